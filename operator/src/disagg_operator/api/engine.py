@@ -1,0 +1,259 @@
+"""What runs the model: the model itself, the engine, and the two roles."""
+
+from enum import StrEnum
+from typing import Annotated, Final
+
+from pydantic import ConfigDict, Field
+
+from disagg_operator.api.base import (
+    ApiModel,
+    Arg,
+    DnsName,
+    Duration,
+    EnvList,
+    Freeform,
+    ImageName,
+    IntOrPercent,
+    LocalObjectReference,
+    Quantity,
+    Resources,
+    SecretKeyRef,
+    rule,
+    with_rules,
+)
+
+# Flags whose value the operator derives from fields; a second value for one server would win or lose by chance.
+OWNED_FLAGS: Final = {
+    "--model": "spec.model.uri",
+    "--served-model-name": "spec.model.name",
+    "--revision": "spec.model.revision",
+    "--host": "nothing: the engine listens on all addresses of its pod",
+    "--port": "nothing: the engine listens on 8000",
+    "--uds": "nothing: the engine listens on 8000",
+    "--kv-transfer-config": "spec.<role>.kvTransferConfig",
+    "--tensor-parallel-size": "spec.<role>.parallelism.tensor",
+    "-tp": "spec.<role>.parallelism.tensor",
+    "--pipeline-parallel-size": "spec.<role>.parallelism.pipeline",
+    "-pp": "spec.<role>.parallelism.pipeline",
+    "--data-parallel-size": "spec.<role>.parallelism.data",
+    "-dp": "spec.<role>.parallelism.data",
+    "--api-key": "spec.apiKeySecretRef",
+    "--shutdown-timeout": "spec.<role>.terminationGracePeriodSeconds and drainSeconds",
+}
+_OWNED_PATTERN: Final = "^(" + "|".join(OWNED_FLAGS) + ")(=.*)?$"
+_ARGS_RULES = with_rules(
+    rule(
+        f"self.all(a, !a.matches('{_OWNED_PATTERN}'))",
+        "the operator owns these flags, set the field instead: "
+        + ", ".join(f"{flag} ({field})" for flag, field in OWNED_FLAGS.items() if "nothing" not in field)
+        + "; --host, --port and --uds cannot be changed",
+    ),
+    rule(
+        "self.size() == 0 || self[0].startsWith('-')",
+        "args are flags for `vllm serve`; the first one must begin with '-' (the model is spec.model.uri)",
+    ),
+)
+ArgList = Annotated[list[Arg], Field(max_length=128, json_schema_extra=_ARGS_RULES)]
+
+
+class CacheType(StrEnum):
+    """Where downloaded weights are kept."""
+
+    EMPTY_DIR = "EmptyDir"
+    CLAIM = "PersistentVolumeClaim"
+
+
+class ModelCache(ApiModel):
+    """Where downloaded weights are kept, so that not every pod downloads them."""
+
+    model_config = ConfigDict(
+        json_schema_extra=with_rules(
+            rule(
+                "self.type == 'PersistentVolumeClaim' ? has(self.claimName) : !has(self.claimName)",
+                "claimName goes with type PersistentVolumeClaim, and that type needs it",
+            )
+        )
+    )
+    type: CacheType = Field(
+        CacheType.EMPTY_DIR, description="EmptyDir: each pod downloads for itself. PersistentVolumeClaim: shared."
+    )
+    claim_name: DnsName | None = Field(
+        None, description="An existing claim in the same namespace; ReadWriteMany when pods run on several nodes."
+    )
+    size: Quantity | None = Field(
+        None, description="Size limit of the EmptyDir; also requested as ephemeral storage, so that the node has it."
+    )
+
+
+_MODEL_RULE = rule(
+    "self.matches('^(hf://[^/ ]+(/[^/ ]+)?|pvc://[^/ ]+(/.*)?|oci://[^ ]+|file:///.+)$')",
+    "unknown model source; write hf://org/model, pvc://claim/path, oci://image or file:///path/in/the/image",
+)
+
+
+class ModelSpec(ApiModel):
+    """The model that is served."""
+
+    uri: Annotated[str, Field(min_length=1, max_length=512, json_schema_extra=with_rules(_MODEL_RULE))] = Field(
+        description="Where the weights are: hf://org/model (downloaded), pvc://claim/path (mounted read-only), "
+        "oci://image (mounted as an image volume) or file:///path (inside the engine image)."
+    )
+    revision: Annotated[str, Field(min_length=1, max_length=128)] | None = Field(
+        None, description="Branch, tag or commit of an hf:// model. A commit is best: a branch can move under you."
+    )
+    name: Annotated[str, Field(min_length=1, max_length=253)] | None = Field(
+        None, description="Name that clients ask for. Default: the last part of uri."
+    )
+    token_secret_ref: SecretKeyRef | None = Field(
+        None, description="Token for the model hub. Only a reference reaches the pods, never the value."
+    )
+    cache: ModelCache | None = Field(None, description="Cache of hf:// downloads. Default: an EmptyDir in each pod.")
+
+
+class Device(StrEnum):
+    """What the engines compute on."""
+
+    CUDA = "cuda"
+    CPU = "cpu"
+
+
+class PullPolicy(StrEnum):
+    """When the kubelet pulls an image."""
+
+    ALWAYS = "Always"
+    IF_NOT_PRESENT = "IfNotPresent"
+    NEVER = "Never"
+
+
+class EngineSpec(ApiModel):
+    """The vLLM engine, for both roles. A role's own fields win."""
+
+    device: Device = Field(Device.CUDA, description="What the engines compute on: cuda or cpu.")
+    image: ImageName | None = Field(
+        None,
+        description="Engine image: vLLM with Mooncake and our connector in it. Default: the operator's for the device, "
+        "recorded when this resource is first seen, so that no upgrade of the operator restarts an engine.",
+    )
+    image_pull_policy: PullPolicy | None = Field(
+        None, description="When the engine image is pulled. Default: Kubernetes'."
+    )
+    image_pull_secrets: Annotated[list[LocalObjectReference], Field(max_length=16)] | None = Field(
+        None, description="Secrets for pulling images, for every pod of this resource."
+    )
+    args: ArgList = Field(
+        default_factory=list, description="Flags for `vllm serve` of both roles. Flags the operator owns are refused."
+    )
+    env: EnvList = Field(default_factory=list, description="Environment of both roles' engines.")
+    shared_memory_size: Quantity = Field(
+        "1Gi", description="Size limit of /dev/shm, which ranks of one pod talk through. Counts as the pod's memory."
+    )
+
+
+class Parallelism(ApiModel):
+    """How one replica is spread over ranks. A pod has tensor x pipeline x data / nodes ranks."""
+
+    model_config = ConfigDict(
+        json_schema_extra=with_rules(
+            rule(
+                "(self.tensor * self.pipeline * self.data) % self.nodes == 0",
+                "tensor x pipeline x data must be a multiple of nodes",
+            )
+        )
+    )
+    tensor: int = Field(1, ge=1, le=1024, description="Tensor parallel ranks.")
+    pipeline: int = Field(1, ge=1, le=256, description="Pipeline parallel stages.")
+    data: int = Field(1, ge=1, le=1024, description="Data parallel engines behind one endpoint.")
+    nodes: int = Field(
+        1, ge=1, le=256, description="Pods that one replica spans. More than one needs LeaderWorkerSet in the cluster."
+    )
+
+
+class Rollout(ApiModel):
+    """How new pods replace old ones, as in a Deployment."""
+
+    model_config = ConfigDict(
+        json_schema_extra=with_rules(
+            rule(
+                "!(string(self.maxSurge) in ['0', '0%'] && string(self.maxUnavailable) in ['0', '0%'])",
+                "maxSurge and maxUnavailable cannot both be 0: nothing could be replaced",
+            )
+        )
+    )
+    max_surge: IntOrPercent = Field(1, description="Pods above the wished count during a rollout.")
+    max_unavailable: IntOrPercent = Field(0, description="Pods below the wished count during a rollout.")
+
+
+class Scaling(ApiModel):
+    """Scaling by kubectl scale, HPA or KEDA instead of by a fixed count."""
+
+    model_config = ConfigDict(
+        json_schema_extra=with_rules(
+            rule("!has(self.maxReplicas) || self.minReplicas <= self.maxReplicas", "minReplicas is above maxReplicas")
+        )
+    )
+    min_replicas: int = Field(1, ge=0, le=10000, description="Lower bound.")
+    max_replicas: int | None = Field(None, ge=1, le=10000, description="Upper bound; needed with metrics.")
+    metrics: Annotated[list[Freeform], Field(max_length=16)] | None = Field(
+        None, description="Metrics of a HorizontalPodAutoscaler (autoscaling/v2)."
+    )
+
+
+class RoleSpec(ApiModel):
+    """Pods of one role: prefill or decode."""
+
+    model_config = ConfigDict(
+        json_schema_extra=with_rules(
+            rule(
+                "!(has(self.replicas) && has(self.scaling))", "set replicas or scaling, not both: each owns the count"
+            ),
+            rule(
+                "self.drainSeconds < self.terminationGracePeriodSeconds",
+                "drainSeconds must be below terminationGracePeriodSeconds: the engine needs the rest to finish",
+            ),
+        )
+    )
+    replicas: int | None = Field(
+        None,
+        ge=0,
+        le=10000,
+        description="Pods of this role (or groups of pods, when parallelism.nodes is above 1). Default 1. Zero is legal: "
+        "without prefill, decode computes prompts itself; without decode, requests are answered 503.",
+    )
+    scaling: Scaling | None = Field(
+        None,
+        description="Let an autoscaler own the count instead. Not served by this version: it is refused with a condition.",
+    )
+    parallelism: Parallelism = Field(Parallelism(), description="How one replica is spread over ranks.")
+    image: ImageName | None = Field(None, description="Engine image of this role. Default: spec.engine.image.")
+    args: ArgList = Field(
+        default_factory=list,
+        description="Flags for `vllm serve`, after spec.engine.args; for a repeated flag the last wins.",
+    )
+    env: EnvList = Field(
+        default_factory=list, description="Environment of the engine; wins over spec.engine.env by name."
+    )
+    resources: Resources = Field(
+        Resources(),
+        description="Resources of the engine container. Memory is derived when unset: segment and buffer of each rank, "
+        "shared memory and what the engine needs. GPUs are derived for cuda: one per rank.",
+    )
+    rollout: Rollout = Field(Rollout(), description="How new pods replace old ones.")
+    startup_timeout: Duration = Field(
+        "1h", description="How long an engine may take to load its model and compile before it is restarted."
+    )
+    termination_grace_period_seconds: int = Field(
+        60, ge=5, le=86400, description="Seconds a leaving pod has to finish its requests, drainSeconds included."
+    )
+    drain_seconds: int = Field(
+        15, ge=0, le=3600, description="Seconds a leaving pod goes on taking requests while the router forgets it."
+    )
+    kv_transfer_config: Freeform | None = Field(
+        None,
+        description="Merged over the generated --kv-transfer-config, key by key. kv_role must leave the role able to do "
+        "its part: kv_producer or kv_both for prefill, kv_consumer or kv_both for decode.",
+    )
+    template: Freeform | None = Field(
+        None,
+        description="Partial pod template merged over the generated one; lists of containers, volumes and env merge by "
+        "name. The engine container is called `engine`.",
+    )

@@ -1,0 +1,1 @@
+"""Pure builders: from a DisaggregatedInference and the build inputs to child manifests. One file per child kind."""

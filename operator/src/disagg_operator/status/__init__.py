@@ -1,0 +1,1 @@
+"""Pure judgement: what to report."""
