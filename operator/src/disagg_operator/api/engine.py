@@ -216,12 +216,12 @@ class RoleSpec(ApiModel):
         None,
         ge=0,
         le=10000,
-        description="Pods of this role (or groups of pods, when parallelism.nodes is above 1). Default 1. Zero is legal: "
+        description="Pods of this role (groups of pods, when parallelism.nodes is above 1). Default 1. Zero is legal: "
         "without prefill, decode computes prompts itself; without decode, requests are answered 503.",
     )
     scaling: Scaling | None = Field(
         None,
-        description="Let an autoscaler own the count instead. Not served by this version: it is refused with a condition.",
+        description="Let an autoscaler own the count instead. This version refuses it with a condition.",
     )
     parallelism: Parallelism = Field(Parallelism(), description="How one replica is spread over ranks.")
     image: ImageName | None = Field(None, description="Engine image of this role. Default: spec.engine.image.")
@@ -249,8 +249,8 @@ class RoleSpec(ApiModel):
     )
     kv_transfer_config: Freeform | None = Field(
         None,
-        description="Merged over the generated --kv-transfer-config, key by key. kv_role must leave the role able to do "
-        "its part: kv_producer or kv_both for prefill, kv_consumer or kv_both for decode.",
+        description="Merged over the generated --kv-transfer-config, key by key. kv_role must leave the role able to "
+        "do its part: kv_producer or kv_both for prefill, kv_consumer or kv_both for decode.",
     )
     template: Freeform | None = Field(
         None,

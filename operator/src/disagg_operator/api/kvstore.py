@@ -95,8 +95,8 @@ class MetadataSpec(ApiModel):
     )
     type: MetadataType = Field(
         MetadataType.P2P,
-        description="HTTP: a small service of its own. Etcd or Redis: as named. P2PHandshake (default): none, clients ask "
-        "each other, so there is nothing to lose at a restart.",
+        description="HTTP: a small service of its own. Etcd or Redis: as named. P2PHandshake (default): none, clients "
+        "ask each other, so there is nothing to lose at a restart.",
     )
     external: ExternalMetadata | None = Field(None, description="Use this service; none is made.")
     image: ImageName | None = Field(None, description="Image of a managed etcd; only with type Etcd.")
@@ -153,8 +153,8 @@ class KVStoreSpec(ApiModel):
     rdma: RdmaRights | None = Field(None, description="Extra rights for protocols other than tcp.")
     config: Freeform | None = Field(
         None,
-        description="Raw keys merged over the generated mooncake_config.json. They are checked: an unknown key is named with "
-        "the nearest known one.",
+        description="Raw keys merged over the generated mooncake_config.json. They are checked: an unknown key is named "
+        "with the nearest known one.",
     )
     namespace_prefix: Annotated[str, Field(max_length=64, pattern=r"^[a-zA-Z0-9_.-]*$")] = Field(
         "", description="Put before every key, to keep resources apart that share one external master."
