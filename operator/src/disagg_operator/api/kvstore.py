@@ -153,7 +153,7 @@ class KVStoreSpec(ApiModel):
     rdma: RdmaRights | None = Field(None, description="Extra rights for protocols other than tcp.")
     config: Freeform | None = Field(
         None,
-        description="Raw keys merged over the generated mooncake_config.json. They are checked: an unknown key is named "
+        description="Raw keys merged over the generated mooncake_config.json. Checked: an unknown key is named "
         "with the nearest known one.",
     )
     namespace_prefix: Annotated[str, Field(max_length=64, pattern=r"^[a-zA-Z0-9_.-]*$")] = Field(
