@@ -37,6 +37,7 @@ class Cluster:
     helm: Path
     images: dict[str, str]
     local: bool
+    audit_log: str = ""
 
     def install_operator(self, *extra: str) -> None:
         """Install or upgrade the operator by its chart and wait until it runs."""
@@ -83,6 +84,11 @@ def open_cluster() -> Cluster:
 def find_cluster() -> Cluster:
     """The project's own cluster, which is up."""
     where = json.loads(tool("cluster", "where", capture=True))
-    images = json.loads(tool("imagebuild", "refs", capture=True))
     binaries = Path(where["bin"])
-    return Cluster(Kubectl(binaries / "kubectl", Path(where["kubeconfig"])), binaries / "helm", images, local=True)
+    kubectl = Kubectl(binaries / "kubectl", Path(where["kubeconfig"]))
+    return Cluster(kubectl, binaries / "helm", image_refs(), local=True, audit_log=where["audit_log"])
+
+
+def image_refs(*args: str) -> dict[str, str]:
+    """References of the images as they were pushed, by image name."""
+    return dict(json.loads(tool("imagebuild", "refs", *args, capture=True)))
