@@ -38,6 +38,8 @@ class Cluster:
     images: dict[str, str]
     local: bool
     audit_log: str = ""
+    node_address: str = ""
+    model_dir: str = ""
 
     def install_operator(self, *extra: str) -> None:
         """Install or upgrade the operator by its chart and wait until it runs."""
@@ -86,7 +88,15 @@ def find_cluster() -> Cluster:
     where = json.loads(tool("cluster", "where", capture=True))
     binaries = Path(where["bin"])
     kubectl = Kubectl(binaries / "kubectl", Path(where["kubeconfig"]))
-    return Cluster(kubectl, binaries / "helm", image_refs(), local=True, audit_log=where["audit_log"])
+    return Cluster(
+        kubectl,
+        binaries / "helm",
+        image_refs(),
+        local=True,
+        audit_log=where["audit_log"],
+        node_address=where["node_address"],
+        model_dir=where["model_dir"],
+    )
 
 
 def image_refs(*args: str) -> dict[str, str]:
