@@ -1,4 +1,4 @@
-"""Every place that a model may come from, each served by decode alone: hf://, pvc:// and file://. oci:// is the demo's."""
+"""Every place that a model may come from, each served by decode alone. oci:// is in every other test."""
 
 from pathlib import Path
 from typing import Any
@@ -76,6 +76,22 @@ def test_claim(cluster: Cluster) -> None:
     finally:
         cluster.kubectl.run("delete", "pvc", "models", "-n", NAMESPACE, "--ignore-not-found")
         cluster.kubectl.run("delete", "pv", "e2e-models", "--ignore-not-found")
+
+
+def test_file_in_the_container(cluster: Cluster) -> None:
+    """The folder is brought by a template overlay, which is tried here too."""
+    resource = decode_alone("file", uri="file:///models/mine")
+    reference = example("any")["spec"]["model"]["uri"].removeprefix("oci://")
+    resource["spec"]["decode"]["template"] = {
+        "metadata": {"labels": {"team": "search"}},
+        "spec": {
+            "volumes": [{"name": "mine", "image": {"reference": reference}}],
+            "containers": [{"name": "engine", "volumeMounts": [{"name": "mine", "mountPath": "/models/mine"}]}],
+        },
+    }
+    with serve(cluster, NAMESPACE, resource) as served:
+        answers_under_its_name(served)
+        assert served.pods("decode")[0]["metadata"]["labels"]["team"] == "search"
 
 
 def test_a_wrong_source_is_told(cluster: Cluster) -> None:
