@@ -1,0 +1,1 @@
+"""The local Kubernetes: built from source, run as plain processes on one machine, and removed without a trace."""
