@@ -1,7 +1,10 @@
 """What builders are given besides the resource itself. All of it is data, so that building stays pure."""
 
-from dataclasses import dataclass
-from typing import Any, Final
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal
+
+from disagg_operator.api.names import Component, child_name
+from disagg_operator.api.resource import DisaggregatedInference, Spec
 
 Manifest = dict[str, Any]
 
@@ -30,12 +33,45 @@ class Pins:
 
 @dataclass(frozen=True)
 class ClusterFacts:
-    """What the cluster offers and how it is named."""
+    """What the cluster offers and how it is named.
+
+    `ip_family` is the family of the cluster's default Service (the operator's own KUBERNETES_SERVICE_HOST tells it):
+    servers that bind one family only are told which.
+    """
 
     cluster_domain: str = "cluster.local"
     operator_namespace: str = ""
+    ip_family: Literal["IPv4", "IPv6"] = "IPv4"
     has_pod_monitor: bool = False
     has_leader_worker_set: bool = False
+
+
+@dataclass(frozen=True)
+class Context:
+    """One resource with all that its children are built from."""
+
+    resource: DisaggregatedInference
+    pins: Pins
+    facts: ClusterFacts
+
+    @property
+    def name(self) -> str:
+        """Name of the resource, from which every child's name is made."""
+        return self.resource.metadata.name
+
+    @property
+    def namespace(self) -> str:
+        """Namespace of the resource and of all its children."""
+        return self.resource.metadata.namespace
+
+    @property
+    def spec(self) -> Spec:
+        """What the user wishes."""
+        return self.resource.spec
+
+    def host(self, component: Component) -> str:
+        """Name under which a part's Service is found from any namespace, whatever the cluster's domain is."""
+        return f"{child_name(self.name, component)}.{self.namespace}.svc"
 
 
 @dataclass(frozen=True)
@@ -57,7 +93,8 @@ class Desired:
 
     `children` are complete manifests (namespace, labels, owner reference included) in the order in which they are
     written. `revisions` has the digest of each engine role's pod template. `hints` are things that work but deserve
-    a look.
+    a look. `segments` has the store segments that one replica of each role registers when it is up, `pool_bytes` is
+    the memory of the whole store when every wished replica is up.
     """
 
     children: tuple[Manifest, ...]
@@ -66,3 +103,5 @@ class Desired:
     model_name: str
     endpoint: str
     hints: tuple[str, ...] = ()
+    segments: dict[str, int] = field(default_factory=dict)
+    pool_bytes: int = 0
