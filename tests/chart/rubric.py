@@ -1,4 +1,4 @@
-"""What a careful reviewer asks of rendered manifests. A rule gets all manifests of a release and tells what is wrong."""
+"""What a careful reviewer asks of manifests. A rule gets all manifests of a release and tells what is wrong."""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
