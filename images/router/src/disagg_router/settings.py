@@ -91,7 +91,7 @@ def build_parser() -> argparse.ArgumentParser:
     )
     add = parser.add_argument
     add("--discovery-url", type=parse_url, required=True, help="vllm-router in P/D mode, which lists the engines")
-    add("--direct-decode-url", type=parse_url, default="", help="decode's Service, for when no engine is listed")
+    add("--direct-decode-url", type=parse_url, help="decode's Service, for when no engine is listed")
     add("--model-name", action="append", default=[], help="a model that /v1/models lists while decode is away")
     add("--listen-host", default=Settings.listen_host, help="address for clients")
     add("--listen-port", type=int, default=Settings.listen_port, help="port for clients")
@@ -149,5 +149,6 @@ def _add_times(parser: argparse.ArgumentParser) -> None:
 def parse_settings(argv: list[str] | None = None) -> Settings:
     """The settings of a command line. Bad flags end the process with a message, as argparse does."""
     values = vars(build_parser().parse_args(argv))
+    values["direct_decode_url"] = values["direct_decode_url"] or ""
     values["model_names"] = tuple(values.pop("model_name"))
     return Settings(**values)
