@@ -1,0 +1,62 @@
+"""`python -m mooncake_store_connector`: what an engine pod runs before its engine, and a check of a config file."""
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+from mooncake_store_connector.config import normalise_config
+from mooncake_store_connector.durations import parse_duration_ms
+from mooncake_store_connector.prepare import prepare
+from mooncake_store_connector.problems import ConfigError
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="mooncake_store_connector", description=__doc__)
+    commands = parser.add_subparsers(dest="command", required=True)
+    prepare_ = commands.add_parser("prepare", help="write this pod's config file and wait for the master")
+    prepare_.add_argument("--template", type=Path, required=True, help="the file that all pods share")
+    prepare_.add_argument("--output", type=Path, required=True, help="where this pod's own file goes")
+    prepare_.add_argument("--wait-master", default="60s", help="how long to wait for the master, such as 60s")
+    prepare_.add_argument("--master-health-url", help="URL of the master's health page; else its port is tried")
+    prepare_.add_argument("--interface", help="network interface whose address KV travels on; else POD_IP")
+    check = commands.add_parser("check", help="check a config file")
+    check.add_argument("--config", type=Path, required=True)
+    return parser
+
+
+def _check(path: Path) -> int:
+    config = normalise_config(json.loads(path.read_text()), path=path.name)
+    for warning in config.warnings:
+        print(f"warning: {warning}")
+    print(json.dumps(config.values, indent=2, sort_keys=True))
+    return 0
+
+
+def main() -> int:
+    """Run a command. Bad configuration is told on standard error, one line for each problem; exit status 2."""
+    arguments = _parser().parse_args()
+    try:
+        if arguments.command == "check":
+            return _check(arguments.config)
+        wait_ms = parse_duration_ms(arguments.wait_master, "--wait-master")
+        told = prepare(
+            arguments.template,
+            arguments.output,
+            interface=arguments.interface,
+            health_url=arguments.master_health_url,
+            wait_ms=wait_ms,
+        )
+    except ConfigError as error:
+        for problem in error.problems:
+            print(f"error: {problem}", file=sys.stderr)
+        return 2
+    except (OSError, ValueError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    print(told, flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
