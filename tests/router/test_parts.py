@@ -93,8 +93,8 @@ def test_discoverys_answer() -> None:
         {"url": "grpc://10.0.0.3:8000", "worker_type": "decode", "is_healthy": True},
     ]
     assert parse_members({"workers": workers}) == [
-        Member("http://10.0.0.1:8000", Role.PREFILL, healthy=True),
-        Member("http://[fd00::1]:8000", Role.DECODE, healthy=False),
+        Member("http://10.0.0.1:8000", Role.PREFILL),
+        Member("http://[fd00::1]:8000", Role.DECODE),
     ]
 
 
@@ -122,7 +122,8 @@ async def test_the_least_loaded_sound_engine_is_chosen() -> None:
 
 
 async def test_prefill_in_doubt_is_not_chosen() -> None:
-    pool = pool_of(Member("http://10.0.0.1:1", Role.PREFILL, healthy=False))
+    pool = pool_of(Member("http://10.0.0.1:1", Role.PREFILL))
+    pool.listed(Role.PREFILL)[0].breaker.lose(0)
     assert pool.choose_prefill(set()) is None
 
 

@@ -31,7 +31,8 @@ def _parse_member(worker: object) -> Member | None:
     url, kind = worker.get("url"), worker.get("worker_type")
     if kind not in set(Role) or not isinstance(url, str) or not _URL.fullmatch(url):
         return None
-    return Member(url, Role(kind), worker.get("is_healthy") is not False)
+    # Its `is_healthy` lags by many seconds, both ways; this router checks engines itself.
+    return Member(url, Role(kind))
 
 
 class Discovery:

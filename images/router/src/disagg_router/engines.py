@@ -22,11 +22,10 @@ class Role(StrEnum):
 
 @dataclass(frozen=True)
 class Member:
-    """An engine as discovery lists it. `healthy` is discovery's own opinion."""
+    """An engine as discovery lists it."""
 
     url: str
     role: Role
-    healthy: bool = True
 
 
 @dataclass(eq=False)
@@ -36,7 +35,6 @@ class Engine:
     url: str
     role: Role
     breaker: Breaker
-    healthy: bool = True
     in_flight: int = 0
     misses: int = 0
     checked_at: float = float("-inf")
@@ -91,24 +89,22 @@ class Pool:
         self._leaving.update(gone)
         came = []
         for key, member in wanted.items():
-            engine = self._members.get(key)
-            if engine is None:
+            if key not in self._members:
                 engine = self._members[key] = Engine(member.url, member.role, self._new_breaker())
                 came.append(engine)
-            engine.healthy = member.healthy
         if came:
             self.changed.set()
         return came, gone
 
     def choose_prefill(self, tried: Iterable[str]) -> Engine | None:
         """A prefill engine that is worth asking, or None: decode can do without."""
-        fit = [e for e in self.listed(Role.PREFILL) if e.url not in tried and e.healthy and e.breaker.allows()]
+        fit = [e for e in self.listed(Role.PREFILL) if e.url not in tried and e.breaker.allows()]
         return _least_loaded(fit)
 
     def choose_decode(self, tried: Iterable[str]) -> Engine | None:
         """The decode engine most likely to answer. One in doubt is better than none, and the Service comes last."""
         left = [engine for engine in self.listed(Role.DECODE) if engine.url not in tried]
-        sound = [engine for engine in left if engine.healthy and engine.breaker.allows()]
+        sound = [engine for engine in left if engine.breaker.allows()]
         chosen = _least_loaded(sound) or _least_loaded(left)
         if chosen is None and self._last_resort is not None and self._last_resort.url not in tried:
             return self._last_resort
