@@ -69,9 +69,10 @@ class Context:
         """What the user wishes."""
         return self.resource.spec
 
-    def host(self, component: Component) -> str:
-        """Name under which a part's Service is found from any namespace, whatever the cluster's domain is."""
-        return f"{child_name(self.name, component)}.{self.namespace}.svc"
+
+def service_host(resource: DisaggregatedInference, component: Component) -> str:
+    """Name under which a part's Service is found from any namespace, whatever the cluster's domain is."""
+    return f"{child_name(resource.metadata.name, component)}.{resource.metadata.namespace}.svc"
 
 
 @dataclass(frozen=True)
