@@ -1,0 +1,85 @@
+"""From pydantic models to the structural schema of Kubernetes: no references, no titles, no unions with null."""
+
+from typing import Any
+
+from pydantic import BaseModel
+
+from disagg_operator.api.base import JsonObject
+
+# What pydantic writes and Kubernetes' schemas do not have, or have in another form.
+_DROPPED = ("title", "$defs", "discriminator", "const", "additionalProperties")
+_EXCLUSIVE = {"exclusiveMinimum": "minimum", "exclusiveMaximum": "maximum"}
+
+
+def structural_schema(model: type[BaseModel]) -> JsonObject:
+    """The OpenAPI v3 schema of a model, as a CustomResourceDefinition takes it."""
+    schema = model.model_json_schema(by_alias=True, mode="validation")
+    return _convert(schema, schema.get("$defs", {}))
+
+
+def _convert(node: JsonObject, definitions: JsonObject) -> JsonObject:
+    node = _inline(node, definitions)
+    out: JsonObject = {}
+    for key, value in node.items():
+        if key == "additionalProperties" and isinstance(value, dict):
+            out[key] = _convert(value, definitions)
+        elif key in _DROPPED:
+            continue
+        elif key == "properties":
+            out[key] = {name: _convert(child, definitions) for name, child in value.items()}
+        elif key == "items":
+            out[key] = _convert(value, definitions)
+        elif key in _EXCLUSIVE:
+            # OpenAPI v3.0 has the bound and a switch beside it.
+            out[_EXCLUSIVE[key]] = value
+            out[key] = True
+        else:
+            out[key] = value
+    return _finish(out)
+
+
+def _inline(node: JsonObject, definitions: JsonObject) -> JsonObject:
+    """Replace a reference, or `something or null`, by the thing itself; the field's own words win."""
+    if "$ref" in node:
+        target = definitions[node["$ref"].rsplit("/", 1)[1]]
+        return _inline({**target, **{key: value for key, value in node.items() if key != "$ref"}}, definitions)
+    for union in ("anyOf", "allOf"):
+        if union in node:
+            options = [option for option in node[union] if option.get("type") != "null"]
+            if len(options) != 1:
+                raise TypeError(f"a union of {len(options)} types has no structural schema: {node}")
+            rest = {key: value for key, value in node.items() if key != union}
+            chosen = _inline(options[0], definitions)
+            return {**chosen, **rest}
+    return node
+
+
+def _finish(schema: JsonObject) -> JsonObject:
+    """Integer widths, list kinds, and defaults that mean something."""
+    if schema.get("type") == "integer":
+        schema.setdefault("format", "int32" if _fits_int32(schema) else "int64")
+    if schema.get("type") == "array":
+        schema.setdefault("x-kubernetes-list-type", "atomic")
+    if schema.get("type") == "object" and "properties" not in schema and "additionalProperties" not in schema:
+        schema.setdefault("x-kubernetes-preserve-unknown-fields", True)
+    schema.pop("const", None)
+    if "default" in schema:
+        default = _plain(schema["default"])
+        if default is None or default == []:
+            del schema["default"]
+        elif isinstance(default, dict):
+            # The nested fields have defaults of their own; an empty object lets them in.
+            schema["default"] = {}
+        else:
+            schema["default"] = default
+    if "description" in schema:
+        schema["description"] = " ".join(str(schema["description"]).split())
+    return schema
+
+
+def _plain(value: Any) -> Any:
+    return value.model_dump(by_alias=True, mode="json") if isinstance(value, BaseModel) else value
+
+
+def _fits_int32(schema: JsonObject) -> bool:
+    return bool(schema.get("maximum", 2**31 - 1) <= 2**31 - 1)
