@@ -43,7 +43,8 @@ ENGINE: Final = "engine"
 INIT: Final = "mooncake-config"
 TEMPLATE_DIR: Final = "/etc/disagg"
 CONFIG_DIR: Final = "/etc/mooncake"
-HOME: Final = "/home/engine"
+# Every cache is below it: the root is read-only, this is a volume of the pod.
+HOME: Final = "/tmp"  # noqa: S108
 HASH_SEED: Final = "0"
 
 
@@ -131,7 +132,7 @@ def _build_init(context: Context, role: Component) -> Manifest:
         "volumeMounts": [
             {"name": "config-template", "mountPath": TEMPLATE_DIR, "readOnly": True},
             {"name": "config", "mountPath": CONFIG_DIR},
-            {"name": "tmp", "mountPath": "/tmp"},  # noqa: S108  # the pod's own volume
+            {"name": "tmp", "mountPath": HOME},
         ],
     }
 
@@ -217,7 +218,6 @@ def _build_volumes(context: Context, source: ModelSource) -> list[Manifest]:
         },
         scratch_volume("config"),
         scratch_volume("tmp"),
-        scratch_volume("home"),
         {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": str(size)}},
         *source.volumes,
     ]
@@ -226,8 +226,7 @@ def _build_volumes(context: Context, source: ModelSource) -> list[Manifest]:
 def _build_mounts(source: ModelSource) -> list[Manifest]:
     return [
         {"name": "config", "mountPath": CONFIG_DIR, "readOnly": True},
-        {"name": "tmp", "mountPath": "/tmp"},  # noqa: S108  # the pod's own volume
-        {"name": "home", "mountPath": HOME},
+        {"name": "tmp", "mountPath": HOME},
         {"name": "shm", "mountPath": "/dev/shm"},  # noqa: S108
         *source.mounts,
     ]

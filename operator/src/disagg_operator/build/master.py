@@ -122,7 +122,11 @@ def _build_front(context: Context) -> Manifest:
     return {
         "name": FRONT,
         "image": context.pins.images.store,
-        "command": ["haproxy", "-W", "-db", "-f", "/etc/haproxy/admin-front.cfg"],
+        "command": ["haproxy", "-db", "-f", "/etc/disagg/admin-front.cfg"],
+        "env": [
+            {"name": "FRONT_PORT", "value": str(PORT_MASTER_ADMIN)},
+            {"name": "MASTER_ADMIN_PORT", "value": str(_PORT_INNER_ADMIN)},
+        ],
         "ports": [{"name": "admin", "containerPort": PORT_MASTER_ADMIN, "protocol": "TCP"}],
         "resources": {
             "requests": {"cpu": "10m", "memory": "32Mi", "ephemeral-storage": "16Mi"},

@@ -4,6 +4,7 @@ The connector package says what keys, sizes and addresses mean; here they are on
 told by the field that the user wrote.
 """
 
+import re
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -119,10 +120,10 @@ def _derive_metadata_server(resource: DisaggregatedInference) -> str:
 def _name_field(text: str, resource: DisaggregatedInference) -> str:
     """The same message, told by the field that the key came from."""
     raw = resource.spec.kv_store.config or {}
-    for key, name in _FIELDS.items():
-        if key not in raw and text.startswith(f"{_RAW}.{key}"):
-            return name + text.removeprefix(f"{_RAW}.{key}")
-    return text
+    key = re.match(rf"{re.escape(_RAW)}\.(\w+)", text)
+    if key is None or key[1] in raw or key[1] not in _FIELDS:
+        return text
+    return _FIELDS[key[1]] + text[key.end() :]
 
 
 def _find_scheme_problems(store: KVStoreSpec, server: str) -> list[Problem]:
