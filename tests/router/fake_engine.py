@@ -20,7 +20,11 @@ Body = dict[str, object]
 
 @dataclass
 class Behaviour:
-    """What the next requests meet. `die_after` kills the process once so many events of a stream were sent."""
+    """What the next requests meet.
+
+    `die_after` kills the process once so many events of a stream were sent, `end_after` ends the stream there, `pad` makes
+    each event larger by so many bytes.
+    """
 
     delay: float = 0.0
     pace: float = 0.0
@@ -30,6 +34,7 @@ class Behaviour:
     die_after: int = -1
     end_after: int = -1
     params: bool = True
+    pad: int = 0
 
 
 @dataclass
@@ -102,7 +107,8 @@ class Fake:
                 die()
             if number == self.behaviour.end_after:
                 return response
-            await response.write(b"data: " + json.dumps(event).encode() + b"\n\n")
+            padding = b" " * self.behaviour.pad
+            await response.write(b"data: " + json.dumps(event).encode() + padding + b"\n\n")
             await asyncio.sleep(self.behaviour.pace)
         await response.write(b"data: [DONE]\n\n")
         return response
