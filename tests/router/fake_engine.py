@@ -22,8 +22,8 @@ Body = dict[str, object]
 class Behaviour:
     """What the next requests meet.
 
-    `die_after` kills the process once so many events of a stream were sent, `end_after` ends the stream there, `pad` makes
-    each event larger by so many bytes.
+    `die_after` kills the process once so many events of a stream were sent, `end_after` ends the stream there, `pad`
+    makes each event larger by so many bytes.
     """
 
     delay: float = 0.0
