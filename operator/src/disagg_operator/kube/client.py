@@ -1,0 +1,137 @@
+"""The operator's client: a handful of calls on plain manifests, each with a time limit.
+
+It stands on the asyncio side of the `kubernetes` package, which brings authentication and TLS. Manifests stay plain
+dictionaries, so that no field is lost that this code does not know.
+"""
+
+import asyncio
+import json
+from types import TracebackType
+from typing import Any, Final, Self
+
+import aiohttp
+from kubernetes.aio.client import ApiClient
+
+from disagg_operator.api.names import FIELD_MANAGER
+from disagg_operator.kube.errors import ApiError
+from disagg_operator.kube.kinds import Kind, Manifest, kind_of
+
+_TIMEOUT_SECONDS: Final = 15.0
+_APPLY: Final = "application/apply-patch+yaml"
+_MERGE: Final = "application/merge-patch+json"
+_JSON: Final = "application/json"
+
+Query = list[tuple[str, str]]
+
+
+class KubeClient:
+    """Calls to one API server. Raises ApiError; a missing object is None where one is read."""
+
+    def __init__(self, api: ApiClient) -> None:
+        self._api = api
+
+    async def __aenter__(self) -> Self:
+        """Use the client for a block."""
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
+    ) -> None:
+        """Close its connections."""
+        await self._api.close()
+
+    async def get(self, kind: Kind, namespace: str, name: str) -> Manifest | None:
+        """One object, or None."""
+        try:
+            return await self._call("GET", kind.path(namespace, name))
+        except ApiError as error:
+            if error.status == 404:
+                return None
+            raise
+
+    async def list(self, kind: Kind, namespace: str, selector: str) -> list[Manifest]:
+        """Objects that match a label selector, with apiVersion and kind filled in; none where the kind is unknown."""
+        try:
+            answer = await self._call("GET", kind.path(namespace), [("labelSelector", selector)])
+        except ApiError as error:
+            if error.status == 404:
+                return []
+            raise
+        return [{"apiVersion": kind.api_version, "kind": kind.kind, **item} for item in answer["items"]]
+
+    async def is_served(self, kind: Kind) -> bool:
+        """Whether the API server knows a kind."""
+        prefix = "/api" if "/" not in kind.api_version else "/apis"
+        try:
+            answer = await self._call("GET", f"{prefix}/{kind.api_version}")
+        except ApiError as error:
+            if error.status in (403, 404):
+                return False
+            raise
+        return any(resource["name"] == kind.plural for resource in answer.get("resources", []))
+
+    async def apply(self, manifest: Manifest) -> Manifest:
+        """Server-side apply of a child. Fields of ours are taken back from whoever changed them."""
+        metadata = manifest["metadata"]
+        path = kind_of(manifest).path(metadata["namespace"], metadata["name"])
+        return await self._call("PATCH", path, [("fieldManager", FIELD_MANAGER), ("force", "true")], manifest, _APPLY)
+
+    async def delete(self, manifest: Manifest) -> None:
+        """Delete exactly this object: another one of its name, or a newer state of it, is left alone."""
+        metadata = manifest["metadata"]
+        preconditions = {"uid": metadata["uid"], "resourceVersion": metadata["resourceVersion"]}
+        options = {"preconditions": preconditions, "propagationPolicy": "Background"}
+        try:
+            await self._call("DELETE", kind_of(manifest).path(metadata["namespace"], metadata["name"]), body=options)
+        except ApiError as error:
+            if error.status != 404:
+                raise
+
+    async def patch_status(self, kind: Kind, namespace: str, name: str, status: Manifest) -> None:
+        """Write the status subresource by server-side apply. Raises ApiError when the object is gone."""
+        body = {
+            "apiVersion": kind.api_version,
+            "kind": kind.kind,
+            "metadata": {"name": name, "namespace": namespace},
+            "status": status,
+        }
+        query = [("fieldManager", FIELD_MANAGER), ("force", "true")]
+        await self._call("PATCH", kind.path(namespace, name) + "/status", query, body, _APPLY)
+
+    async def create(self, kind: Kind, namespace: str, body: Manifest) -> Manifest:
+        """Create an object."""
+        return await self._call("POST", kind.path(namespace), [("fieldManager", FIELD_MANAGER)], body)
+
+    async def replace(self, kind: Kind, namespace: str, name: str, body: Manifest) -> Manifest:
+        """Replace an object; its resourceVersion must still be the current one."""
+        return await self._call("PUT", kind.path(namespace, name), [("fieldManager", FIELD_MANAGER)], body)
+
+    async def _call(
+        self, method: str, path: str, query: Query | None = None, body: Any = None, content_type: str = _JSON
+    ) -> Manifest:
+        headers = {"Accept": "application/json", "Content-Type": content_type}
+        request = await self._api.param_serialize(
+            method, path, query_params=query or [], header_params=headers, auth_settings=["BearerToken"]
+        )
+        method, url, headers, _, _ = request
+        data = None if body is None else json.dumps(body)
+        try:
+            async with asyncio.timeout(_TIMEOUT_SECONDS):
+                response = await self._api.call_api(method, url, headers, data, _request_timeout=_TIMEOUT_SECONDS)
+                text = await response.read()
+        except (aiohttp.ClientError, OSError, TimeoutError) as error:
+            raise ApiError(0, "Unreachable", f"the API server cannot be reached: {error!r}") from error
+        if response.status >= 400:
+            raise _api_error(response.status, text, response.headers.get("Retry-After"))
+        answer: Manifest = json.loads(text)
+        return answer
+
+
+def _api_error(status: int, text: bytes, retry_after: str | None) -> ApiError:
+    try:
+        told = json.loads(text)
+        reason, message = told.get("reason", ""), told.get("message", "")
+    except (ValueError, AttributeError):
+        reason, message = "", text.decode(errors="replace")[:500]
+    wait = float(retry_after) if retry_after and retry_after.isdigit() else None
+    return ApiError(status, reason, message, wait)

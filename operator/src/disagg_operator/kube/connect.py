@@ -1,0 +1,19 @@
+"""Finds the API server: inside a pod by its ServiceAccount, else by kubeconfig."""
+
+import os
+
+from kubernetes.aio import config
+from kubernetes.aio.client import ApiClient, Configuration
+
+from disagg_operator.kube.client import KubeClient
+
+
+async def connect() -> KubeClient:
+    """A client of the cluster that this process belongs to. Raises kubernetes' ConfigException."""
+    configuration = Configuration()
+    if "KUBERNETES_SERVICE_HOST" in os.environ and "KUBECONFIG" not in os.environ:
+        config.load_incluster_config(client_configuration=configuration)
+    else:
+        await config.load_kube_config(client_configuration=configuration)
+    configuration.connection_pool_maxsize = 32
+    return KubeClient(ApiClient(configuration))

@@ -1,0 +1,212 @@
+"""Conditions of one resource, from what was observed: kstatus' rules, one pure function for each condition."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from disagg_operator.api.names import Component
+from disagg_operator.status.observation import Observation, Part
+from disagg_operator.status.reasons import ConditionType, Reason
+
+Manifest = dict[str, Any]
+_MAX_MESSAGE: Final = 4096
+_NOT_READY: Final = {
+    Component.PREFILL: Reason.PREFILL_NOT_READY,
+    Component.DECODE: Reason.DECODE_NOT_READY,
+    Component.ROUTER: Reason.ROUTER_NOT_READY,
+    Component.MASTER: Reason.MASTER_NOT_READY,
+    Component.METADATA: Reason.METADATA_NOT_READY,
+}
+# In this order the first part that is not as it should be gives the reason: what is most needed first.
+_ORDER: Final = (Component.DECODE, Component.ROUTER, Component.PREFILL, Component.MASTER, Component.METADATA)
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """One condition without its times."""
+
+    type: ConditionType
+    is_true: bool | None
+    reason: Reason
+    message: str
+
+    @property
+    def status(self) -> str:
+        """True, False or Unknown."""
+        return "Unknown" if self.is_true is None else str(self.is_true)
+
+
+@dataclass(frozen=True)
+class Expectation:
+    """What the observation is held against: segments that ready engines register, and the user's wishes."""
+
+    segments_per_replica: dict[str, int]
+    has_own_connector: bool = True
+    has_managed_master: bool = True
+    is_update_available: bool = False
+
+
+def judge(seen: Observation, expected: Expectation) -> list[Verdict]:
+    """All conditions of a resource whose children are written."""
+    ready = judge_ready(seen)
+    verdicts = [
+        ready,
+        judge_available(seen),
+        judge_progressing(seen),
+        judge_degraded(seen),
+        judge_kv_sharing(seen, expected),
+        judge_update(expected),
+    ]
+    if ready.is_true is not True:
+        verdicts.append(Verdict(ConditionType.RECONCILING, True, ready.reason, ready.message))
+    return verdicts
+
+
+def judge_ready(seen: Observation) -> Verdict:
+    """True when every part is exactly as wished. A decode of zero is a wish too: Ready, reason Suspended."""
+    unsettled = [part for part in _parts(seen) if not part.is_settled]
+    if not unsettled:
+        if seen.parts[Component.DECODE].wished == 0:
+            message = "decode is scaled to zero by wish: requests are answered 503"
+            return Verdict(ConditionType.READY, True, Reason.SUSPENDED, message)
+        return Verdict(ConditionType.READY, True, Reason.READY, "every pod is ready and of the present revision")
+    worst = unsettled[0]
+    message = "; ".join(_tell(part) for part in unsettled)
+    return Verdict(ConditionType.READY, False, _NOT_READY[worst.component], message)
+
+
+def judge_available(seen: Observation) -> Verdict:
+    """True when requests are answered: a decode pod and a router pod are ready."""
+    decode, router = seen.parts[Component.DECODE], seen.parts[Component.ROUTER]
+    if decode.wished == 0:
+        message = "decode is scaled to zero by wish: requests are answered 503"
+        return Verdict(ConditionType.AVAILABLE, False, Reason.SUSPENDED, message)
+    for part in (decode, router):
+        if part.ready == 0:
+            return Verdict(ConditionType.AVAILABLE, False, _NOT_READY[part.component], _tell(part))
+    return Verdict(ConditionType.AVAILABLE, True, Reason.AVAILABLE, "decode and router answer requests")
+
+
+def judge_progressing(seen: Observation) -> Verdict:
+    """True while pods are on their way to what is wished."""
+    for part in _parts(seen):
+        if part.is_stuck:
+            message = f"{part.component} made no progress within progressDeadlineSeconds: {_tell(part)}"
+            return Verdict(ConditionType.PROGRESSING, False, Reason.PROGRESS_DEADLINE_EXCEEDED, message)
+    moving = [part for part in _parts(seen) if not part.is_settled]
+    if moving:
+        message = "; ".join(_tell(part) for part in moving)
+        return Verdict(ConditionType.PROGRESSING, True, Reason.ROLLING_OUT, message)
+    return Verdict(ConditionType.PROGRESSING, False, Reason.SETTLED, "nothing is on its way")
+
+
+def judge_degraded(seen: Observation) -> Verdict:
+    """True when something wished is lost or fails. What the user scaled to zero is neither."""
+    failing = [part for part in _parts(seen) if part.failures and not part.is_settled]
+    if failing:
+        message = "; ".join(failure for part in failing for failure in part.failures)
+        return Verdict(ConditionType.DEGRADED, True, Reason.POD_FAILING, message)
+    lost = [part for part in _parts(seen) if part.is_lost or part.is_stuck]
+    if lost:
+        consequence = {
+            Component.PREFILL: "decode computes prompts itself",
+            Component.MASTER: "no KV is shared; engines compute prompts themselves",
+        }.get(lost[0].component, "")
+        message = _tell(lost[0]) + (f"; {consequence}" if consequence else "")
+        return Verdict(ConditionType.DEGRADED, True, _NOT_READY[lost[0].component], message)
+    return Verdict(ConditionType.DEGRADED, False, Reason.AS_WISHED, "nothing that is wished is lost")
+
+
+def judge_kv_sharing(seen: Observation, expected: Expectation) -> Verdict:
+    """Whether KV can go from prefill to decode, judged by the segments that the master knows."""
+    prefill, decode = seen.parts[Component.PREFILL], seen.parts[Component.DECODE]
+    kind = ConditionType.KV_SHARING
+    if not expected.has_own_connector:
+        message = "spec.<role>.kvTransferConfig replaces the connector; whether KV is shared is not known"
+        return Verdict(kind, None, Reason.CONNECTOR_REPLACED, message)
+    if prefill.wished == 0:
+        message = "prefill is scaled to zero by wish: decode computes prompts itself"
+        return Verdict(kind, False, Reason.PREFILL_SCALED_TO_ZERO, message)
+    if decode.wished == 0:
+        return Verdict(kind, False, Reason.DECODE_SCALED_TO_ZERO, "decode is scaled to zero by wish")
+    for part in (prefill, decode):
+        if part.ready == 0:
+            return Verdict(kind, False, _NOT_READY[part.component], _tell(part))
+    if seen.segments is None:
+        message = "the master's admin page cannot be asked"
+        return Verdict(kind, None, Reason.MASTER_UNREACHABLE, message)
+    wanted = expected_segments(seen, expected)
+    told = f"{seen.segments} of {wanted} segments are registered with the master"
+    if seen.segments < wanted:
+        return Verdict(kind, False, Reason.SEGMENTS_MISSING, told)
+    return Verdict(kind, True, Reason.SEGMENTS_REGISTERED, told)
+
+
+def expected_segments(seen: Observation, expected: Expectation) -> int:
+    """Segments that the ready engines should have registered."""
+    roles = (Component.PREFILL, Component.DECODE)
+    return sum(seen.parts[role].ready * expected.segments_per_replica.get(role.value, 0) for role in roles)
+
+
+def judge_update(expected: Expectation) -> Verdict:
+    """Whether the operator has newer images or templates than this resource is built with."""
+    if expected.is_update_available:
+        message = (
+            "the operator's images or templates are newer than those recorded for this resource; they are taken up at the "
+            "next change of the spec, or by a new value of spec.restart"
+        )
+        return Verdict(ConditionType.UPDATE_AVAILABLE, True, Reason.OPERATOR_DEFAULTS_CHANGED, message)
+    message = "this resource is built with the operator's present images and templates"
+    return Verdict(ConditionType.UPDATE_AVAILABLE, False, Reason.UP_TO_DATE, message)
+
+
+def judge_halt(reason: Reason, message: str, *, is_final: bool) -> list[Verdict]:
+    """Conditions of a resource that cannot be written now: finally (Stalled) or for the moment (Reconciling)."""
+    extra = ConditionType.STALLED if is_final else ConditionType.RECONCILING
+    return [
+        Verdict(ConditionType.READY, False, reason, message),
+        Verdict(ConditionType.PROGRESSING, not is_final, reason, message),
+        Verdict(extra, True, reason, message),
+    ]
+
+
+_TRANSIENT: Final = (ConditionType.RECONCILING, ConditionType.STALLED)
+
+
+def merge_conditions(old: Iterable[Manifest], verdicts: list[Verdict], generation: int, now: str) -> list[Manifest]:
+    """The new list of conditions, Ready first. A time moves only when a status flips; what was not judged stays."""
+    before = {condition["type"]: condition for condition in old}
+    judged = {verdict.type for verdict in verdicts}
+    out = []
+    for verdict in verdicts:
+        known = before.get(verdict.type)
+        flipped = known is None or known["status"] != verdict.status
+        out.append(
+            {
+                "type": verdict.type.value,
+                "status": verdict.status,
+                "observedGeneration": generation,
+                "lastTransitionTime": now if flipped or known is None else known["lastTransitionTime"],
+                "reason": verdict.reason.value,
+                "message": verdict.message[:_MAX_MESSAGE],
+            }
+        )
+    kept = [c for c in before.values() if c["type"] not in judged and c["type"] not in _TRANSIENT]
+    return out + kept
+
+
+def _parts(seen: Observation) -> list[Part]:
+    return [seen.parts[component] for component in _ORDER if component in seen.parts]
+
+
+def _tell(part: Part) -> str:
+    """One part in a few words, with its pods' first complaint."""
+    if not part.exists:
+        return f"{part.component} is not there yet"
+    old = part.replicas - part.updated
+    words = f"{part.component}: {part.ready} of {part.wished} pods ready"
+    if old > 0:
+        words += f", {old} of an old revision"
+    if part.failures:
+        words += f" ({part.failures[0]})"
+    return words
