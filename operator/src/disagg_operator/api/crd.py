@@ -22,7 +22,8 @@ _NAME_RULES = [
         "metadata.name must begin with a letter and have only a-z, 0-9 and -",
         messageExpression=(
             "'metadata.name \"' + self.metadata.name + '\" must begin with a letter and have only a-z, 0-9 and -; "
-            "try \"' + (self.metadata.name.matches('^[a-z].*') ? '' : 'm-') + self.metadata.name.replace('.', '-') + '\"'"
+            "try \"' + (self.metadata.name.matches('^[a-z].*') ? '' : 'm-') + "
+            "self.metadata.name.replace('.', '-') + '\"'"
         ),
     ),
 ]

@@ -1,11 +1,12 @@
 """Judges the engines' flags: none may belong to the operator, none may carry a secret, both roles must agree on KV."""
 
+import json
 import re
 from collections.abc import Iterator, Sequence
-from typing import Final
+from typing import Any, Final
 
 from disagg_operator.api.names import ENGINE_ROLES, Component
-from disagg_operator.api.resource import Spec
+from disagg_operator.api.resource import DisaggregatedInference, Spec
 from disagg_operator.build.flags import KV_ENV, derive_kv_flags, find_refused
 from disagg_operator.build.inputs import Problem
 from disagg_operator.build.roles import derive_env, role_spec
@@ -31,6 +32,19 @@ def _find_list_problems(path: str, args: Sequence[str]) -> Iterator[Problem]:
     if args and not args[0].startswith("-"):
         remedy = "write flags only; the model is spec.model.uri"
         yield Problem(path, f"the first argument is {args[0]!r}, not a flag", remedy)
+
+
+def find_pasted_tokens(resource: DisaggregatedInference) -> Iterator[Problem]:
+    """Hub tokens in the raw fields, which reach manifests as they are."""
+    spec = resource.spec
+    raw: dict[str, Any] = {"spec.router.template": spec.router.template}
+    raw["spec.kvStore.master.template"] = spec.kv_store.master.template
+    for role in ENGINE_ROLES:
+        raw[f"spec.{role}.template"] = role_spec(spec, role).template
+        raw[f"spec.{role}.kvTransferConfig"] = role_spec(spec, role).kv_transfer_config
+    for path, value in raw.items():
+        if value and HUB_TOKEN.search(json.dumps(value)):
+            yield Problem(path, "found what looks like a token of the model hub", "set spec.model.tokenSecretRef")
 
 
 def _find_differences(spec: Spec) -> Iterator[Problem]:

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from disagg_operator.api.names import ENGINE_ROLES, Component
 from disagg_operator.api.resource import DisaggregatedInference
-from disagg_operator.build.check_args import find_args_problems
+from disagg_operator.build.check_args import find_args_problems, find_pasted_tokens
 from disagg_operator.build.check_env import find_entry_problems, find_env_problems
 from disagg_operator.build.check_references import find_name_problems, find_reference_problems
 from disagg_operator.build.check_resources import find_resource_problems, is_over_nodes
@@ -31,6 +31,7 @@ def find_problems(resource: DisaggregatedInference, facts: ClusterFacts) -> tupl
         *find_reference_problems(resource),
         *find_store_problems(resource),
         *find_args_problems(spec),
+        *find_pasted_tokens(resource),
         *find_env_problems(spec),
         *find_resource_problems(resource),
         *_find_cluster_problems(resource, facts),

@@ -152,8 +152,8 @@ def judge_update(expected: Expectation) -> Verdict:
     """Whether the operator has newer images or templates than this resource is built with."""
     if expected.is_update_available:
         message = (
-            "the operator's images or templates are newer than those recorded for this resource; they are taken up at the "
-            "next change of the spec, or by a new value of spec.restart"
+            "the operator's images or templates are newer than those recorded for this resource; they are taken up "
+            "at the next change of the spec, or by a new value of spec.restart"
         )
         return Verdict(ConditionType.UPDATE_AVAILABLE, True, Reason.OPERATOR_DEFAULTS_CHANGED, message)
     message = "this resource is built with the operator's present images and templates"
