@@ -40,7 +40,8 @@ OWNED_FLAGS: Final = {
     "--api-key": "spec.apiKeySecretRef",
     "--shutdown-timeout": "spec.<role>.terminationGracePeriodSeconds and drainSeconds",
 }
-_OWNED_PATTERN: Final = "^(" + "|".join(OWNED_FLAGS) + ")(=.*)?$"
+# vLLM takes `--a_b` for `--a-b`.
+_OWNED_PATTERN: Final = "^(" + "|".join(flag[:2] + flag[2:].replace("-", "[-_]") for flag in OWNED_FLAGS) + ")(=|$)"
 _ARGS_RULES = with_rules(
     rule(
         f"self.all(a, !a.matches('{_OWNED_PATTERN}'))",

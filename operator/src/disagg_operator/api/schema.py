@@ -64,21 +64,23 @@ def _finish(schema: JsonObject) -> JsonObject:
         schema.setdefault("x-kubernetes-preserve-unknown-fields", True)
     schema.pop("const", None)
     if "default" in schema:
-        default = _plain(schema["default"])
-        if default is None or default == []:
-            del schema["default"]
-        elif isinstance(default, dict):
-            # The nested fields have defaults of their own; an empty object lets them in.
-            schema["default"] = {}
-        else:
+        # Whole, not `{}`: the API server holds rules against a default before it fills in nested ones.
+        default = _said(schema.pop("default"))
+        if default is not None and default != []:
             schema["default"] = default
     if "description" in schema:
         schema["description"] = " ".join(str(schema["description"]).split())
     return schema
 
 
-def _plain(value: Any) -> Any:
-    return value.model_dump(by_alias=True, mode="json") if isinstance(value, BaseModel) else value
+def _said(value: Any) -> Any:
+    """A default as plain data, without what says nothing (null, and empty lists and objects inside it)."""
+    if isinstance(value, BaseModel):
+        value = value.model_dump(by_alias=True, mode="json")
+    if isinstance(value, dict):
+        said = {key: _said(child) for key, child in value.items()}
+        return {key: child for key, child in said.items() if child is not None and child not in ([], {})}
+    return value
 
 
 def _fits_int32(schema: JsonObject) -> bool:

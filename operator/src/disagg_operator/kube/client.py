@@ -114,10 +114,9 @@ class KubeClient:
             method, path, query_params=query or [], header_params=headers, auth_settings=["BearerToken"]
         )
         method, url, headers, _, _ = request
-        data = None if body is None else json.dumps(body)
         try:
             async with asyncio.timeout(_TIMEOUT_SECONDS):
-                response = await self._api.call_api(method, url, headers, data, _request_timeout=_TIMEOUT_SECONDS)
+                response = await self._api.call_api(method, url, headers, body, _request_timeout=_TIMEOUT_SECONDS)
                 text = await response.read()
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
             raise ApiError(0, "Unreachable", f"the API server cannot be reached: {error!r}") from error
