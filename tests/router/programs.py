@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -58,11 +59,17 @@ def running(*programs: Program) -> Iterator[None]:
             program.end()
 
 
+_given: set[int] = set()
+
+
 def free_port(host: str = "127.0.0.1") -> int:
-    with socket.socket() as probe:
-        probe.bind((host, 0))
-        port: int = probe.getsockname()[1]
-    return port
+    """A port that is free now and was not given before. Below those that the kernel hands to clients (32768 and up)."""
+    while True:
+        port = random.randrange(20_000, 32_000)
+        with socket.socket() as probe:
+            if port not in _given and probe.connect_ex((host, port)):
+                _given.add(port)
+                return port
 
 
 def eventually(condition: Callable[[], bool], what: str, seconds: float = 30) -> None:

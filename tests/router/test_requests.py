@@ -1,6 +1,7 @@
 """Field case C70: what reaches the engines and the client, field by field. Then keys, limits, errors and headers."""
 
 import asyncio
+import gzip
 import json
 import re
 from collections.abc import AsyncIterator
@@ -197,6 +198,19 @@ async def test_headers_pass_but_those_of_the_connection(
         assert (headers["traceparent"], headers["x-request-id"], headers["x-data-parallel-rank"]) == (trace, "r1", "0")
         assert "te" not in headers
     assert received["x-request-id"] == "r1", "the engine's own id is kept"
+
+
+async def test_a_packed_body_arrives_unpacked(
+    router: Router, prefill: Engine, decode: Engine, client: aiohttp.ClientSession
+) -> None:
+    packed = gzip.compress(b'{"prompt": "x"}')
+    status, _, _ = await post(client, router.url + COMPLETIONS, packed, **{"Content-Encoding": "gzip"})
+    assert status == 200
+    assert json.loads(body_of(only(prefill)))["prompt"] == "x"
+    assert body_of(only(decode)).startswith(b'{"prompt": "x"')
+    bomb = gzip.compress(b"x" * (64 << 20))
+    status, _, _ = await post(client, router.url + COMPLETIONS, bomb, **{"Content-Encoding": "gzip"})
+    assert status == 413, "what counts is the size after unpacking"
 
 
 async def test_bodies_up_to_the_limit_and_not_beyond(

@@ -44,8 +44,8 @@ _HOP_BY_HOP = frozenset(
         "upgrade",
     }
 )
-# The client library writes these itself, from the body that it really sends.
-_OURS_TO_WRITE = frozenset({"host", "content-length", "expect"})
+# These tell of the connection to this router and of the body's form on it. A packed body was unpacked as it came in.
+_OURS_TO_WRITE = frozenset({"host", "content-length", "content-encoding", "expect"})
 
 
 class Route(StrEnum):

@@ -12,7 +12,7 @@ class Metrics:
         registry = self.registry = CollectorRegistry()
         self.requests = Counter(
             "disagg_router_requests",
-            "Requests answered, by route (pd, decode_only, direct, local) and status class.",
+            "Requests answered, by route (pd, decode_only, direct, refused) and status class.",
             ["route", "status"],
             registry=registry,
         )

@@ -36,8 +36,8 @@ class Settings:
     discovery_interval: float = 0.25
     check_interval: float = 1.0
     check_idle_interval: float = 5.0
-    check_timeout: float = 2.0
-    check_failures: int = 2
+    check_timeout: float = 3.0
+    check_failures: int = 3
     decode_check_failures: int = 5
     breaker_failures: int = 3
     breaker_cooldown: float = 1.0
