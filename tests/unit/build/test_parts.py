@@ -1,9 +1,13 @@
 """Master, metadata service and router: flags for what was written, probes, rights, keys."""
 
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
-from unit.build.samples import build, child, container, env_of, flag, has_child, make, pod_spec
+from disagg_router.settings import parse_settings
+from mooncake_store_connector.__main__ import main
+from unit.build.samples import build, child, container, env_of, flag, has_child, make, only_problem, pod_spec
 
 
 def master_args(wish: dict[str, Any]) -> list[str]:
@@ -69,7 +73,7 @@ def test_the_router_sees_pods_of_its_resource_alone() -> None:
     for role in ("prefill", "decode"):
         at = args.index(f"--{role}-selector")
         assert args[at + 1 : at + 3] == ["inference.disagg.io/name=llama", f"inference.disagg.io/role={role}"]
-    assert args[args.index("--service-discovery-namespace") + 1] == "team-a"
+    assert "--service-discovery-namespace=team-a" in args
 
 
 def test_discovery_outwaits_an_engines_readiness() -> None:
@@ -123,3 +127,42 @@ def test_templates_reach_router_and_master() -> None:
 def test_router_service_annotations_are_the_users() -> None:
     desired = build(make({"router": {"service": {"annotations": {"cloud/lb": "internal"}}}}))
     assert child(desired, "Service", "llama-router")["metadata"]["annotations"] == {"cloud/lb": "internal"}
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        {},
+        {"router": {"maxBodySize": "1GB", "prefillTimeout": "1h30m"}, "apiKeySecretRef": {"name": "a", "key": "b"}},
+        {"router": {"maxBodySize": "4Ki", "prefillTimeout": "1ms"}, "model": {"uri": "hf://o/m", "name": "a b=c"}},
+    ],
+)
+def test_the_front_understands_its_flags(spec: dict[str, Any]) -> None:
+    settings = parse_settings(container(build(make(spec)), "router", "router")["args"])
+    assert settings.max_buffered_bytes >= 2 * settings.max_body_size
+    assert settings.model_names == (spec.get("model", {}).get("name", "model"),)
+    assert (settings.api_key_file is not None) == ("apiKeySecretRef" in spec)
+    grace = pod_spec(build(make(spec)), "router")["terminationGracePeriodSeconds"]
+    assert settings.lame_duck_seconds + settings.drain_seconds < grace
+
+
+@pytest.mark.parametrize("size", ["0", "lots", "4g"])
+def test_bodies_have_a_size(size: str) -> None:
+    assert only_problem({"router": {"maxBodySize": size}}).path == "spec.router.maxBodySize"
+
+
+def test_the_init_container_understands_its_flags(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run as in a pod, with a master that never answers: it writes the pod's own file and ends by itself."""
+    desired = build(make({"kvStore": {"startupWait": "1ms"}}))
+    template, output = tmp_path / "in.json", tmp_path / "out.json"
+    template.write_text(child(desired, "ConfigMap", "llama-mooncake-config")["data"]["mooncake_config.json"])
+    places = {"--template": str(template), "--output": str(output), "--master-health-url": "http://127.0.0.1:9/health"}
+    args = list(container(desired, "prefill", "mooncake-config")["args"])
+    for name, place in places.items():
+        args[args.index(name) + 1] = place
+    monkeypatch.setenv("POD_IP", "fd00::12")
+    monkeypatch.setattr("sys.argv", ["mooncake_store_connector", *args])
+    assert main() == 0
+    written = json.loads(output.read_text())
+    assert written["local_hostname"] == "fd00::12"
+    assert written["master_server_address"] == "llama-master.team-a.svc:50051"

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from mooncake_store_connector.problems import ConfigError
+from mooncake_store_connector.sizes import parse_size
 
 from disagg_operator.api.base import Resources
 from disagg_operator.api.engine import Device
@@ -27,6 +28,7 @@ def find_resource_problems(resource: DisaggregatedInference) -> list[Problem]:
     if spec.model.cache is not None:
         amounts["spec.model.cache.size"] = spec.model.cache.size
     problems = [p for path, value in amounts.items() if value is not None for p in _judge_amount(path, value)]
+    problems += _judge_body_size(spec)
     parts = {f"spec.{role}.resources": role_spec(spec, role).resources for role in ENGINE_ROLES}
     parts |= {
         "spec.router.resources": spec.router.resources,
@@ -49,6 +51,15 @@ def _judge_amount(path: str, value: int | str) -> Iterator[Problem]:
     except ValueError:
         pass
     yield Problem(path, f"found {value!r}", "write a quantity such as 500m, 4 or 16Gi")
+
+
+def _judge_body_size(spec: Spec) -> list[Problem]:
+    path = "spec.router.maxBodySize"
+    try:
+        size = parse_size(spec.router.max_body_size, path)
+    except ConfigError as error:
+        return [Problem(p.path, p.found, p.remedy) for p in error.problems]
+    return [] if size else [Problem(path, "found 0", "write the largest request that you want to take, such as 32Mi")]
 
 
 def _judge_resources(path: str, resources: Resources) -> list[Problem]:

@@ -16,7 +16,9 @@ from disagg_operator.api.names import (
     PORT_ROUTER_ADMIN,
 )
 from disagg_operator.build.inputs import Problem
+from disagg_operator.build.master import PORT_INNER_ADMIN
 from disagg_operator.build.overlay import DELETE, MERGE_KEYS
+from disagg_operator.build.router import PORT_DISCOVERY, PORT_DISCOVERY_METRICS
 
 _OWN_LABELS: Final = (
     f"{GROUP}/",
@@ -67,7 +69,7 @@ def engine_rules(role: str) -> TemplateRules:
 
 
 ROUTER_RULES: Final = TemplateRules(
-    containers={"router": (PORT_HTTP, PORT_ROUTER_ADMIN), "discovery": ()},
+    containers={"router": (PORT_HTTP, PORT_ROUTER_ADMIN), "discovery": (PORT_DISCOVERY, PORT_DISCOVERY_METRICS)},
     instead={
         "command": "remove it: the router's parts are started with flags that fit one another",
         "args": "remove it: the router's parts are started with flags that fit one another",
@@ -79,7 +81,7 @@ ROUTER_RULES: Final = TemplateRules(
     },
 )
 MASTER_RULES: Final = TemplateRules(
-    containers={"master": (PORT_MASTER_RPC,), "admin-front": (PORT_MASTER_ADMIN,)},
+    containers={"master": (PORT_MASTER_RPC,), "admin-front": (PORT_MASTER_ADMIN, PORT_INNER_ADMIN)},
     instead={
         "command": "remove it: the master's admin port must stay shut in its pod",
         "args": "set the fields of spec.kvStore.master",

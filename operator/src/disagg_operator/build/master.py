@@ -28,7 +28,7 @@ from disagg_operator.build.store_config import has_own_master
 MASTER: Final = "master"
 FRONT: Final = "admin-front"
 # The front speaks to the master here, inside the pod alone.
-_PORT_INNER_ADMIN: Final = 9004
+PORT_INNER_ADMIN: Final = 9004
 # An object costs the master about 1 KiB; this is room for some hundred thousand. docs/operations.md has the rule.
 _MEMORY: Final = "512Mi"
 
@@ -95,7 +95,7 @@ def _build_master_container(context: Context) -> Manifest:
             f"--rpc_address={any_address}",
             f"--rpc_port={PORT_MASTER_RPC}",
             "--metrics_host=127.0.0.1",
-            f"--metrics_port={_PORT_INNER_ADMIN}",
+            f"--metrics_port={PORT_INNER_ADMIN}",
             "--logtostderr",
             *build_master_flags(wish),
         ],
@@ -125,7 +125,7 @@ def _build_front(context: Context) -> Manifest:
         "command": ["haproxy", "-db", "-f", "/etc/disagg/admin-front.cfg"],
         "env": [
             {"name": "FRONT_PORT", "value": str(PORT_MASTER_ADMIN)},
-            {"name": "MASTER_ADMIN_PORT", "value": str(_PORT_INNER_ADMIN)},
+            {"name": "MASTER_ADMIN_PORT", "value": str(PORT_INNER_ADMIN)},
         ],
         "ports": [{"name": "admin", "containerPort": PORT_MASTER_ADMIN, "protocol": "TCP"}],
         "resources": {

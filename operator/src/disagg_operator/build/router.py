@@ -3,7 +3,6 @@
 docs/adr/0003-router.md says why there are two, docs/router.md has their flags.
 """
 
-import math
 from typing import Final
 
 from mooncake_store_connector.durations import parse_duration_ms
@@ -31,14 +30,18 @@ from disagg_operator.build.security import build_container_security
 
 ROUTER: Final = "router"
 DISCOVERY: Final = "discovery"
-_PORT_DISCOVERY: Final = 8001
-_PORT_DISCOVERY_METRICS: Final = 8002
+PORT_DISCOVERY: Final = 8101
+PORT_DISCOVERY_METRICS: Final = 29000
 _KEYS_DIR: Final = "/etc/disagg/api-keys"
-# How long a leaving router lets answers run on, and what the kubelet adds before it kills.
+# A leaving router takes late comers for a moment, lets answers run on, and has a little left before it is killed.
+_LAME_DUCK_SECONDS: Final = 3
 _DRAIN_SECONDS: Final = 600
 _GRACE_SECONDS: Final = 630
-# An engine that hangs must turn NotReady before discovery gives up on it, or it is forgotten for good.
-_STARTUP_TIMEOUT_SECONDS: Final = 2 * READINESS_PERIOD * READINESS_FAILURES
+# The front's own bound on the bodies it holds at once; at least two of the largest must fit.
+_BUFFERED_BYTES: Final = 512 << 20
+# An engine that hangs must turn NotReady before discovery gives up on it, or it is forgotten for good. Not much more:
+# discovery sees nothing else meanwhile.
+_STARTUP_TIMEOUT_SECONDS: Final = READINESS_PERIOD * (READINESS_FAILURES + 2)
 
 
 def build_router(context: Context) -> Manifest:
@@ -101,16 +104,20 @@ def build_front_args(context: Context) -> list[str]:
     """Flags of the front."""
     wish = context.spec.router
     seconds = parse_duration_ms(wish.prefill_timeout, "spec.router.prefillTimeout") / 1000
+    max_body = parse_size(wish.max_body_size, "spec.router.maxBodySize")
     args = [
-        f"--discovery-url=http://127.0.0.1:{_PORT_DISCOVERY}",
+        f"--discovery-url=http://127.0.0.1:{PORT_DISCOVERY}",
         f"--direct-decode-url=http://{service_host(context.resource, Component.DECODE)}:{PORT_HTTP}",
         f"--model-name={derive_model_name(context.spec.model)}",
         f"--listen-port={PORT_HTTP}",
         f"--admin-port={PORT_ROUTER_ADMIN}",
-        f"--prefill-timeout={math.ceil(seconds * 1000) / 1000:g}",
-        f"--max-body-size={parse_size(wish.max_body_size, 'spec.router.maxBodySize')}",
+        f"--prefill-timeout={seconds:g}",
+        f"--max-body-size={max_body}",
+        f"--lame-duck-seconds={_LAME_DUCK_SECONDS}",
         f"--drain-seconds={_DRAIN_SECONDS}",
     ]
+    if 2 * max_body > _BUFFERED_BYTES:
+        args.append(f"--max-buffered-bytes={2 * max_body}")
     if context.facts.ip_family == "IPv6":
         args += ["--listen-host=::", "--admin-host=::"]
     if context.spec.api_key_secret_ref is not None:
@@ -129,19 +136,17 @@ def _build_discovery(context: Context) -> Manifest:
         "image": context.spec.router.image or context.pins.images.router,
         "command": ["vllm-router"],
         "args": [
-            *("--host", "127.0.0.1", "--port", str(_PORT_DISCOVERY)),
-            *("--prometheus-port", str(_PORT_DISCOVERY_METRICS)),
+            "--host=127.0.0.1",
+            f"--port={PORT_DISCOVERY}",
+            f"--prometheus-port={PORT_DISCOVERY_METRICS}",
             "--vllm-pd-disaggregation",
             "--service-discovery",
             *selectors,
-            *("--service-discovery-port", str(PORT_HTTP)),
-            *("--service-discovery-namespace", context.namespace),
-            *("--worker-startup-timeout-secs", str(_STARTUP_TIMEOUT_SECONDS)),
-            *("--worker-startup-check-interval", "1"),
-            *("--health-check-interval-secs", "2"),
-            *("--health-check-timeout-secs", "2"),
-            *("--health-failure-threshold", "2"),
-            *("--health-success-threshold", "1"),
+            f"--service-discovery-port={PORT_HTTP}",
+            f"--service-discovery-namespace={context.namespace}",
+            f"--worker-startup-timeout-secs={_STARTUP_TIMEOUT_SECONDS}",
+            "--worker-startup-check-interval=1",
+            "--log-level=warning",
         ],
         "resources": _derive_resources(context, memory="128Mi"),
         # The front tells when discovery is silent or plainly wrong; the data path goes on meanwhile.
