@@ -7,6 +7,7 @@ import kubernetes_validate  # type: ignore[import-untyped]  # it ships no types
 import pytest
 import yaml
 from chart.helm import CASE_NAMES, CASES, CHART, ROOT, Helm, Manifest, case_values, of_kind
+from disagg_operator.settings import read_settings
 
 
 def dump(manifests: list[Manifest]) -> str:
@@ -90,3 +91,22 @@ def test_names_stay_legal_under_a_long_release_name(helm: Helm) -> None:
             assert len(manifest["metadata"]["name"]) <= 63
             for value in manifest["metadata"]["labels"].values():
                 assert len(value) <= 63
+
+
+@pytest.mark.parametrize("case", CASE_NAMES)
+def test_the_operator_takes_its_flags(helm: Helm, case: str) -> None:
+    """The chart and the operator are written apart; this is where they meet."""
+    values = case_values(case)
+    (deployment,) = of_kind(helm.template(values=values), "Deployment")
+    (container,) = deployment["spec"]["template"]["spec"]["containers"]
+    settings = read_settings(container["args"])
+    assert settings.leader_elect
+    assert settings.watch_namespaces == tuple(values.get("watchNamespaces", []))
+    assert settings.cluster_domain == values.get("clusterDomain", "cluster.local")
+    images = settings.pins.images
+    assert images.store
+    assert images.router
+    assert images.engine_cuda or images.engine_cpu
+    ports = {port["name"]: port["containerPort"] for port in container["ports"]}
+    assert ports == {"metrics": settings.metrics_port, "health": settings.health_port}
+    assert {"POD_NAME", "POD_NAMESPACE"} <= {one["name"] for one in container["env"]}
