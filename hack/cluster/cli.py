@@ -5,7 +5,7 @@ import json
 import sys
 from collections.abc import Sequence
 
-from cluster import paths, registry
+from cluster import binaries, lifecycle, network, paths, registry
 from cluster.errors import ClusterError
 from cluster.locks import exclusive
 
@@ -26,12 +26,21 @@ def registry_down(_: argparse.Namespace) -> int:
     return 0
 
 
+def build(arguments: argparse.Namespace) -> int:
+    """Build the binaries from source, where they are not fresh."""
+    binaries.build(binaries.GROUPS[arguments.only])
+    print(f"binaries: ready in {paths.binaries()}")
+    return 0
+
+
 def where(_: argparse.Namespace) -> int:
     """Print where things are, as JSON."""
     places = {
         "kubeconfig": paths.kubeconfig(),
         "bin": paths.binaries(),
-        "auditLog": paths.audit_log(),
+        "audit_log": paths.audit_log(),
+        "node_address": network.NODE_ADDRESS,
+        "model_dir": paths.cache() / "models" / "smollm2-135m",
         "state": paths.STATE,
         "cache": paths.cache(),
     }
@@ -39,12 +48,52 @@ def where(_: argparse.Namespace) -> int:
     return 0
 
 
+def _say(text: str) -> None:
+    print(text, flush=True)
+
+
+def up(_: argparse.Namespace) -> int:
+    """Start the cluster, or find it well."""
+    with exclusive("cluster"):
+        lifecycle.up(_say)
+    return 0
+
+
+def down(_: argparse.Namespace) -> int:
+    """Stop the cluster and remove what it made; caches stay."""
+    with exclusive("cluster"):
+        lifecycle.down(_say)
+    return 0
+
+
+def status(_: argparse.Namespace) -> int:
+    """Tell how every part is; ends with 1 unless all is well."""
+    parts = lifecycle.status()
+    for part in parts:
+        print(f"{part.name:24} {'healthy' if part.is_healthy else 'NOT WELL':10} {part.told}")
+    print(f"kubeconfig: {paths.kubeconfig()}")
+    return 0 if all(part.is_healthy for part in parts) else 1
+
+
+_PLAIN = {
+    "up": up,
+    "down": down,
+    "status": status,
+    "registry-up": registry_up,
+    "registry-down": registry_down,
+    "where": where,
+}
+
+
 def build_parser() -> argparse.ArgumentParser:
     """All commands and their arguments."""
     parser = argparse.ArgumentParser(prog="cluster", description="The local Kubernetes of this project.")
     commands = parser.add_subparsers(required=True, metavar="command")
-    for name, act in {"registry-up": registry_up, "registry-down": registry_down, "where": where}.items():
+    for name, act in _PLAIN.items():
         commands.add_parser(name, help=act.__doc__).set_defaults(act=act)
+    builder = commands.add_parser("build", help=build.__doc__)
+    builder.add_argument("--only", choices=sorted(binaries.GROUPS), default="all", help="build just these")
+    builder.set_defaults(act=build)
     return parser
 
 
