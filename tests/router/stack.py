@@ -217,9 +217,5 @@ def vllm_router_argv(scripts: str, port: int, namespace: str, engine_port: int) 
         f"--service-discovery-namespace={namespace}",
         "--worker-startup-timeout-secs=20",
         "--worker-startup-check-interval=1",
-        "--health-check-interval-secs=5",
-        "--health-check-timeout-secs=2",
-        "--health-failure-threshold=2",
-        "--health-success-threshold=1",
         "--log-level=warning",
     ]

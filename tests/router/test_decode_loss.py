@@ -62,7 +62,7 @@ async def test_killed_before_the_first_token(
     eventually(lambda: not decodes[0].program.running, "the engine was asked and died")  # type: ignore[union-attr]
 
 
-async def test_a_stream_cut_inside_an_event_before_any_whole_one_is_mended(
+async def test_a_stream_that_ends_before_its_first_event_is_mended(
     router: Router, decodes: list[Engine], client: aiohttp.ClientSession
 ) -> None:
     decodes[0].behave(Behaviour(end_after=0))
