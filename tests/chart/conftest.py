@@ -1,15 +1,36 @@
-"""The real helm for the chart's tests."""
+"""The real helm, and a real API server of the chart's own: its tests install and remove the CRD."""
 
+import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from chart.helm import Helm
 from cluster import paths
+from router.apiserver import api_server
 
 
 @pytest.fixture(scope="session")
 def helm(tmp_path_factory: pytest.TempPathFactory) -> Helm:
-    program: Path = paths.binary("helm")
+    program = paths.binary("helm")
     if not program.exists():
         pytest.fail(f"{program} is not there; build it with: make binaries")
     return Helm(program, tmp_path_factory.mktemp("helm-home"))
+
+
+@pytest.fixture(scope="module")
+def kubeconfig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The administrator's kubeconfig of an API server that ends with the module."""
+    with api_server(tmp_path_factory.mktemp("apiserver")) as api:
+        file = api.directory / "admin.kubeconfig"
+        cluster = {"server": api.url, "insecure-skip-tls-verify": True}
+        facts = {
+            "apiVersion": "v1",
+            "kind": "Config",
+            "clusters": [{"name": "t", "cluster": cluster}],
+            "users": [{"name": "t", "user": {"token": "test-admin"}}],
+            "contexts": [{"name": "t", "context": {"cluster": "t", "user": "t"}}],
+            "current-context": "t",
+        }
+        file.write_text(json.dumps(facts))
+        yield file
