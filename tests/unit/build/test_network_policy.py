@@ -121,3 +121,16 @@ def test_the_evaluator_follows_the_reference() -> None:
     udp = [{"ports": [{"protocol": "UDP", "port": 1}]}]
     assert not admits([policy(ingress=udp)], STRANGER, MASTER, 1)
     assert admits([policy(), policy(ingress=[{}])], STRANGER, MASTER, 1), "policies add up"
+
+
+def test_engines_on_the_nodes_network_are_not_shut_out() -> None:
+    """Their connections come from the node's address, which no selector of pods matches."""
+    rdma = {"protocol": "rdma", "rdma": {"resourceName": "rdma/hca", "hostNetwork": "Required"}}
+    resource = make({"kvStore": {**rdma, "metadata": {"type": "HTTP"}}})
+    desired = build(resource)
+    node = Pod("", {})
+    opened = [child for child in desired.children if child["kind"] == "NetworkPolicy"]
+    assert admits(opened, node, MASTER, PORT_MASTER_RPC)
+    assert admits(opened, node, METADATA, PORT_METADATA)
+    assert not admits(opened, node, MASTER, 9004)
+    assert any("take connections from the whole cluster" in hint for hint in desired.hints)

@@ -290,6 +290,7 @@ def test_templates_of_router_and_master_are_judged_too() -> None:
         ),
         ({"engine": {"sharedMemorySize": "lots"}}, "spec.engine.sharedMemorySize"),
         ({"model": {"uri": "pvc://Models/x"}}, "spec.model.uri"),
+        ({"model": {"uri": "hf://o/m", "name": "--port=1"}}, "spec.model.name"),
         ({"model": {"uri": "pvc://models/../x"}}, "spec.model.uri"),
         ({"model": {"uri": "s3://bucket/x"}}, "spec.model.uri"),
         ({"apiKeySecretRef": {"name": "My_Secret", "key": "k"}}, "spec.apiKeySecretRef.name"),

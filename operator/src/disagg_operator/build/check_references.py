@@ -39,6 +39,9 @@ def find_reference_problems(resource: DisaggregatedInference) -> Iterator[Proble
     if spec.model.cache is not None and spec.model.cache.claim_name:
         yield from _judge_object("spec.model.cache.claimName", spec.model.cache.claim_name)
     yield from _find_uri_problems(spec.model.uri)
+    for path, text in (("spec.model.name", spec.model.name), ("spec.model.revision", spec.model.revision)):
+        if text is not None and text.startswith("-"):
+            yield Problem(path, f"{text!r} begins with '-'", "begin it otherwise: programs would take it for a flag")
 
 
 def _find_uri_problems(uri: str) -> Iterator[Problem]:

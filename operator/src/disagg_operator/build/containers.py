@@ -40,16 +40,23 @@ def build_pod_spec(context: Context, component: Component, **fields: Any) -> Man
         "automountServiceAccountToken": False,
         "securityContext": build_pod_security(),
         **compact(imagePullSecrets=[{"name": secret.name} for secret in secrets]),
-        "topologySpreadConstraints": [
-            {
-                "maxSkew": 1,
-                "topologyKey": "kubernetes.io/hostname",
-                "whenUnsatisfiable": "ScheduleAnyway",
-                "labelSelector": {"matchLabels": selector_labels(context.name, component)},
-            }
-        ],
+        **compact(topologySpreadConstraints=_build_spread(context, component)),
         **fields,
     }
+
+
+def _build_spread(context: Context, component: Component) -> list[Manifest]:
+    """Replicas of one part go to different nodes where they can. Parts of one pod have nothing to spread."""
+    if component in {Component.MASTER, Component.METADATA}:
+        return []
+    return [
+        {
+            "maxSkew": 1,
+            "topologyKey": "kubernetes.io/hostname",
+            "whenUnsatisfiable": "ScheduleAnyway",
+            "labelSelector": {"matchLabels": selector_labels(context.name, component)},
+        }
+    ]
 
 
 def scratch_volume(name: str) -> Manifest:

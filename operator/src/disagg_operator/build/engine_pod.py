@@ -4,7 +4,7 @@ import copy
 from typing import Any, Final
 
 from disagg_operator.api.engine import Device
-from disagg_operator.api.kvstore import HostNetwork, Protocol
+from disagg_operator.api.kvstore import Protocol
 from disagg_operator.api.names import (
     ANNOTATION_CONFIG_HASH,
     ANNOTATION_RESTART,
@@ -35,7 +35,7 @@ from disagg_operator.build.objects import compact
 from disagg_operator.build.overlay import merge_template
 from disagg_operator.build.quantities import format_bytes
 from disagg_operator.build.resources import asks_for_gpu
-from disagg_operator.build.roles import count_pod_ranks, derive_env, derive_image, role_spec
+from disagg_operator.build.roles import count_pod_ranks, derive_env, derive_image, needs_host_network, role_spec
 from disagg_operator.build.security import build_container_security
 from disagg_operator.build.store_config import derive_master_health_url, derive_store_config
 
@@ -86,7 +86,7 @@ def worker_role(role: Component) -> str:
 
 
 def _build_pod(context: Context, role: Component, source: ModelSource, kv_revision: str) -> Manifest:
-    host_network = needs_host_network(context)
+    host_network = needs_host_network(context.resource)
     return build_pod_spec(
         context,
         role,
@@ -100,12 +100,6 @@ def _build_pod(context: Context, role: Component, source: ModelSource, kv_revisi
         containers=[_build_engine(context, role, source, kv_revision)],
         volumes=_build_volumes(context, source),
     )
-
-
-def needs_host_network(context: Context) -> bool:
-    """Whether engine pods use the node's network."""
-    rdma = context.spec.kv_store.rdma
-    return rdma is not None and rdma.host_network is HostNetwork.REQUIRED
 
 
 def _build_init(context: Context, role: Component) -> Manifest:
@@ -140,7 +134,7 @@ def _build_init(context: Context, role: Component) -> Manifest:
 def _build_engine(context: Context, role: Component, source: ModelSource, kv_revision: str) -> Manifest:
     wish = role_spec(context.spec, role)
     port: Manifest = {"name": "http", "containerPort": PORT_HTTP, "protocol": "TCP"}
-    if needs_host_network(context):
+    if needs_host_network(context.resource):
         port["hostPort"] = PORT_HTTP  # declared, so that the scheduler keeps engines that would clash apart
     capabilities = ["IPC_LOCK"] if context.spec.kv_store.rdma else []
     return {

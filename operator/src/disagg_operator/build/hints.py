@@ -3,12 +3,11 @@
 from collections.abc import Iterator
 
 from disagg_operator.api.engine import Device
-from disagg_operator.api.kvstore import HostNetwork
 from disagg_operator.api.names import ENGINE_ROLES, Component
-from disagg_operator.api.resource import DisaggregatedInference, Spec
+from disagg_operator.api.resource import DisaggregatedInference, NetworkPolicyMode, Spec
 from disagg_operator.build.memory import derive_memory, read_amount
 from disagg_operator.build.quantities import format_bytes
-from disagg_operator.build.roles import role_spec
+from disagg_operator.build.roles import needs_host_network, role_spec
 from disagg_operator.build.store_config import derive_store_config
 from disagg_operator.build.transfer import is_our_connector
 
@@ -21,7 +20,7 @@ def find_hints(resource: DisaggregatedInference) -> tuple[str, ...]:
     hints = [*derive_store_config(resource).hints, *_find_model_hints(resource.spec)]
     for role in ENGINE_ROLES:
         hints += _find_role_hints(resource, role)
-    hints += _find_geometry_hints(resource.spec)
+    hints += [*_find_geometry_hints(resource.spec), *_find_policy_hints(resource)]
     return tuple(hint[:_MAX_LENGTH] for hint in hints[:_MAX_HINTS])
 
 
@@ -50,11 +49,18 @@ def _find_role_hints(resource: DisaggregatedInference, role: Component) -> Itera
             f"{path}.resources.requests.memory: derived as {format_bytes(needed)}, without the model's weights, whose "
             "size is not known; on CPUs they are in memory, so set a request that holds them too"
         )
-    rdma = spec.kv_store.rdma
-    if rdma and rdma.host_network is HostNetwork.REQUIRED and wish.rollout.max_unavailable in {0, "0%"}:
+    if needs_host_network(resource) and wish.rollout.max_unavailable in {0, "0%"}:
         yield (
             f"{path}.rollout.maxUnavailable: with the node's network an engine has its node for itself, so a rollout "
             "needs a free node; set maxUnavailable to 1 where there is none"
+        )
+
+
+def _find_policy_hints(resource: DisaggregatedInference) -> Iterator[str]:
+    if needs_host_network(resource) and resource.spec.network_policy is NetworkPolicyMode.ENABLED:
+        yield (
+            "spec.kvStore.rdma.hostNetwork: NetworkPolicies cannot tell engines on the node's network from others, so "
+            "the store's servers take connections from the whole cluster, and no policy guards the engines"
         )
 
 

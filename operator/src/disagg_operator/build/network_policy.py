@@ -24,6 +24,7 @@ from disagg_operator.api.resource import NetworkPolicyMode
 from disagg_operator.build.engine_pod import worker_role
 from disagg_operator.build.inputs import Context, Manifest
 from disagg_operator.build.objects import build_object
+from disagg_operator.build.roles import needs_host_network
 
 # Prometheus is known by the label that its operator gives, in whatever namespace it runs.
 _PROMETHEUS: Final[Manifest] = {
@@ -73,7 +74,7 @@ def build_router_policy(context: Context) -> Manifest:
 def build_master_policy(context: Context) -> Manifest:
     """The master serves engines; the operator and Prometheus may read its front."""
     ingress = [
-        _allow([_engines(context)], PORT_MASTER_RPC, PORT_MASTER_ADMIN),
+        _allow(_clients(context), PORT_MASTER_RPC, PORT_MASTER_ADMIN),
         *_allow_operator(context, PORT_MASTER_ADMIN),
         *_allow_prometheus(context, PORT_MASTER_ADMIN),
     ]
@@ -83,7 +84,7 @@ def build_master_policy(context: Context) -> Manifest:
 def build_metadata_policy(context: Context) -> Manifest:
     """The metadata service serves engines alone."""
     etcd = context.spec.kv_store.metadata.type is MetadataType.ETCD
-    ingress = [_allow([_engines(context)], PORT_ETCD if etcd else PORT_METADATA)]
+    ingress = [_allow(_clients(context), PORT_ETCD if etcd else PORT_METADATA)]
     return _build_part_policy(context, Component.METADATA, ingress)
 
 
@@ -111,6 +112,15 @@ def _engines(context: Context) -> Manifest:
         "matchExpressions": [{"key": LABEL_ROLE, "operator": "In", "values": roles}],
     }
     return {"podSelector": selector}
+
+
+def _clients(context: Context) -> list[Manifest]:
+    """Who may speak to the store's servers: engines.
+
+    With the node's network no selector tells them from others, and shutting them out would shut the store: everybody
+    may, and a hint says so.
+    """
+    return [] if needs_host_network(context.resource) else [_engines(context)]
 
 
 def _allow_operator(context: Context, port: int) -> list[Manifest]:

@@ -4,8 +4,9 @@ from typing import Any
 
 from disagg_operator.api.base import EnvVar
 from disagg_operator.api.engine import Device, RoleSpec
+from disagg_operator.api.kvstore import HostNetwork
 from disagg_operator.api.names import Component
-from disagg_operator.api.resource import Spec
+from disagg_operator.api.resource import DisaggregatedInference, Spec
 from disagg_operator.build.inputs import Context, Manifest
 
 
@@ -51,3 +52,9 @@ def dump_env(entry: EnvVar) -> Manifest:
     else:
         dumped["value"] = entry.value or ""
     return dumped
+
+
+def needs_host_network(resource: DisaggregatedInference) -> bool:
+    """Whether engine pods use the node's network."""
+    rdma = resource.spec.kv_store.rdma
+    return rdma is not None and rdma.host_network is HostNetwork.REQUIRED
