@@ -1,0 +1,69 @@
+"""One real API server for all tests below, the CRD in it, kubectl, and a namespace for each test. No kubelet runs.
+
+Children's controllers do not run either, so that tests may write the children's status; the garbage collector and the
+namespace controller do.
+"""
+
+import itertools
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from api.rest import Rest
+from cluster import apiserver, binaries, paths
+from cluster.apiserver import ApiServer
+from demo.kubectl import Kubectl
+
+ROOT = Path(__file__).parents[2]
+CRD_FILE = ROOT / "crds" / "inference.disagg.io_disaggregatedinferences.yaml"
+CRD_NAME = "disaggregatedinferences.inference.disagg.io"
+
+_numbers = itertools.count(1)
+
+
+@pytest.fixture(scope="session")
+def api_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
+    """The API server. Ends with the session."""
+    binaries.require(["kube-apiserver", "etcd", "kubectl", "kube-controller-manager"])
+    controllers = ["garbage-collector-controller", "namespace-controller"]
+    with apiserver.start(tmp_path_factory.mktemp("apiserver"), controllers=controllers) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def kubectl(api_server: ApiServer) -> Kubectl:
+    """kubectl as administrator, the CRD installed and served."""
+    program = Kubectl(paths.binary("kubectl"), api_server.kubeconfig)
+    install_crd(program)
+    return program
+
+
+@pytest.fixture(scope="session")
+def rest(api_server: ApiServer, kubectl: Kubectl) -> Rest:
+    """Plain requests as administrator, the CRD installed and served."""
+    return Rest(api_server)
+
+
+@pytest.fixture
+def namespace(kubectl: Kubectl) -> str:
+    """A namespace of the test's own. It goes with the server."""
+    return new_namespace(kubectl)
+
+
+def new_namespace(kubectl: Kubectl) -> str:
+    """A fresh namespace, in which Pod Security "restricted" is enforced."""
+    name = f"test-{next(_numbers)}"
+    kubectl.run("create", "namespace", name)
+    kubectl.run("label", "namespace", name, "pod-security.kubernetes.io/enforce=restricted")
+    return name
+
+
+def install_crd(kubectl: Kubectl) -> None:
+    """Apply the CRD server-side and wait until its resource is served."""
+    kubectl.run("apply", "--server-side", "-f", str(CRD_FILE))
+    kubectl.run("wait", "--for=condition=Established", "--timeout=30s", "crd", CRD_NAME)
+    deadline = time.monotonic() + 30
+    while "disaggregatedinferences" not in kubectl.run("api-resources", "--api-group=inference.disagg.io"):
+        assert time.monotonic() < deadline, "the CRD is established, but its resource is not served after 30 s"
+        time.sleep(0.1)
