@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from disagg_router.settings import parse_settings
 from mooncake_store_connector.__main__ import main
+from mooncake_store_connector.handoff import is_asked_for
 from unit.build.samples import build, child, container, env_of, flag, has_child, make, only_problem, pod_spec
 
 
@@ -144,6 +145,13 @@ def test_the_front_understands_its_flags(spec: dict[str, Any]) -> None:
     assert (settings.api_key_file is not None) == ("apiKeySecretRef" in spec)
     grace = pod_spec(build(make(spec)), "router")["terminationGracePeriodSeconds"]
     assert settings.lame_duck_seconds + settings.drain_seconds < grace
+
+
+def test_prefill_is_asked_for_the_hand_off_where_our_connector_runs() -> None:
+    ours = parse_settings(container(build(make()), "router", "router")["args"])
+    assert is_asked_for(json.loads(ours.prefill_params))
+    other = make({"prefill": {"kvTransferConfig": {"kv_connector": "NixlConnector"}}})
+    assert parse_settings(container(build(other), "router", "router")["args"]).prefill_params == "{}"
 
 
 @pytest.mark.parametrize("size", ["0", "lots", "4g"])

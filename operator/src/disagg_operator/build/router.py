@@ -3,11 +3,15 @@
 docs/adr/0003-router.md says why there are two, docs/router.md has their flags.
 """
 
+import json
 from typing import Final
 
+from mooncake_store_connector import handoff
 from mooncake_store_connector.durations import parse_duration_ms
+from mooncake_store_connector.handoff import build_request
 from mooncake_store_connector.sizes import parse_size
 
+from disagg_operator.api.engine import Device
 from disagg_operator.api.names import (
     LABEL_NAME,
     LABEL_ROLE,
@@ -27,6 +31,7 @@ from disagg_operator.build.objects import build_object
 from disagg_operator.build.overlay import merge_template
 from disagg_operator.build.quantities import format_bytes
 from disagg_operator.build.security import build_container_security
+from disagg_operator.build.transfer import is_our_connector
 
 ROUTER: Final = "router"
 DISCOVERY: Final = "discovery"
@@ -37,6 +42,7 @@ _KEYS_DIR: Final = "/etc/disagg/api-keys"
 _LAME_DUCK_SECONDS: Final = 3
 _DRAIN_SECONDS: Final = 600
 _GRACE_SECONDS: Final = 630
+_CPU_CHECK_TIMEOUT: Final = 6
 # The front's own bound on the bodies it holds at once; at least two of the largest must fit.
 _BUFFERED_BYTES: Final = 512 << 20
 # An engine that hangs must turn NotReady before discovery gives up on it, or it is forgotten for good. Not much more:
@@ -112,10 +118,17 @@ def build_front_args(context: Context) -> list[str]:
         f"--listen-port={PORT_HTTP}",
         f"--admin-port={PORT_ROUTER_ADMIN}",
         f"--prefill-timeout={seconds:g}",
+        f"--prefill-params={json.dumps(handoff.build_request(), separators=(',', ':'))}",
         f"--max-body-size={max_body}",
         f"--lame-duck-seconds={_LAME_DUCK_SECONDS}",
         f"--drain-seconds={_DRAIN_SECONDS}",
     ]
+    if context.spec.engine.device is Device.CPU:
+        # A CPU engine computes on the cores that answer its health checks: late is not hung.
+        args.append(f"--check-timeout={_CPU_CHECK_TIMEOUT}")
+    if is_our_connector(context.spec.prefill.kv_transfer_config or {}):
+        # Asks prefill to tell what it stores, which decode then waits for.
+        args.append(f"--prefill-params={json.dumps(build_request(), separators=(',', ':'))}")
     if 2 * max_body > _BUFFERED_BYTES:
         args.append(f"--max-buffered-bytes={2 * max_body}")
     if context.facts.ip_family == "IPv6":
