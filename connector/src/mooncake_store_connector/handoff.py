@@ -22,6 +22,11 @@ class Hint:
     last_key: str
 
 
+def build_request() -> dict[str, object]:
+    """The `kv_transfer_params` by which a router asks prefill for a hint."""
+    return {KEY: {"v": VERSION}}
+
+
 def is_asked_for(params: Mapping[str, object] | None) -> bool:
     """Whether a request wants to be told what its KV will be stored under."""
     asked = (params or {}).get(KEY)

@@ -40,7 +40,8 @@ def check_hashes(algorithm: str, seed: str | None) -> None:
     if seed == "random" or (algorithm.startswith("xxhash") and seed is None):
         raise ValueError(
             "MooncakeStoreConnector: block hashes would differ between processes "
-            f"(prefix_caching_hash_algo {algorithm}, PYTHONHASHSEED {seed}); set PYTHONHASHSEED to one number on every engine of this store"
+            f"(prefix_caching_hash_algo {algorithm}, PYTHONHASHSEED {seed}); set PYTHONHASHSEED to one number on every "
+            "engine of this store"
         )
 
 
