@@ -1,27 +1,46 @@
 """The CustomResourceDefinition, built from the models."""
 
-from typing import Any
+from typing import Any, Final
 
 from disagg_operator.api import names
-from disagg_operator.api.base import JsonObject, rule
 from disagg_operator.api.resource import Spec, Status
+from disagg_operator.api.rules import JsonObject, rule
 from disagg_operator.api.schema import structural_schema
 
+# Declared in full, so that the bounds (which are Kubernetes' own) are known where the cost of rules is estimated.
+_METADATA: JsonObject = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string", "maxLength": 253},
+        "generateName": {"type": "string", "maxLength": 253},
+    },
+}
+_NAME: Final = "self.metadata.name"
+# Dots and a first digit are what people have in names of models: qwen2.5-7b, 01-yi.
+_SUGGESTION: Final = f"(({_NAME}.matches('^[a-z]') ? '' : 'm-') + {_NAME}.replace('.', '-'))"
+# No name of this length ends in the dash that cutting may leave.
+_CUT: Final = (
+    f"({_NAME}.matches('^.{{{names.MAX_NAME_LENGTH - 1}}}[-.]') ? {_NAME}.substring(0, {names.MAX_NAME_LENGTH - 1}) : "
+    f"{_NAME}.substring(0, {names.MAX_NAME_LENGTH})).replace('.', '-')"
+)
 _NAME_RULES = [
-    # No computed suggestion here: the API server sees no bound for the cost of cutting a name.
     rule(
-        f"self.metadata.name.size() <= {names.MAX_NAME_LENGTH}",
-        f"metadata.name may have at most {names.MAX_NAME_LENGTH} characters since children are named after it; shorten "
-        "it, such as by leaving out the organisation",
+        f"{_NAME}.size() <= {names.MAX_NAME_LENGTH}",
+        f"a name may have at most {names.MAX_NAME_LENGTH} characters, since children are named after it; shorten it",
+        messageExpression=(
+            f"'metadata.name may have at most {names.MAX_NAME_LENGTH} characters: children are named after it; try '"
+            f" + {_CUT}"
+        ),
+        fieldPath=".metadata.name",
     ),
     rule(
-        f"self.metadata.name.matches('{names.NAME_PATTERN}')",
-        "metadata.name must begin with a letter and have only a-z, 0-9 and -",
+        f"{_NAME}.matches('{names.NAME_PATTERN}')",
+        "a name must begin with a letter and have only a-z, 0-9 and -, at least two characters",
         messageExpression=(
-            "'metadata.name \"' + self.metadata.name + '\" must begin with a letter and have only a-z, 0-9 and -; "
-            "try \"' + (self.metadata.name.matches('^[a-z].*') ? '' : 'm-') + "
-            "self.metadata.name.replace('.', '-') + '\"'"
+            "'metadata.name must begin with a letter and have only a-z, 0-9 and -, at least two characters; try ' + "
+            f"({_SUGGESTION}.size() > 1 ? {_SUGGESTION} : {_SUGGESTION} + '-model')"
         ),
+        fieldPath=".metadata.name",
     ),
 ]
 
@@ -50,8 +69,7 @@ def build_crd() -> dict[str, Any]:
         "properties": {
             "apiVersion": {"type": "string", "description": "Version of this schema."},
             "kind": {"type": "string", "description": f"Always {names.KIND}."},
-            # The bound is Kubernetes' own; said here, the rules on the name fit into the cost budget.
-            "metadata": {"type": "object", "properties": {"name": {"type": "string", "maxLength": 253}}},
+            "metadata": _METADATA,
             "spec": structural_schema(Spec),
             "status": status,
         },

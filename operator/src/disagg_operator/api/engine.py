@@ -3,33 +3,40 @@
 from enum import StrEnum
 from typing import Annotated, Final
 
-from pydantic import ConfigDict, Field
+from pydantic import ConfigDict, Field, WithJsonSchema
 
 from disagg_operator.api.base import (
     ApiModel,
     Arg,
-    DnsName,
     Duration,
     EnvList,
     Freeform,
     ImageName,
     IntOrPercent,
     LocalObjectReference,
+    ObjectName,
     Quantity,
     Resources,
     SecretKeyRef,
-    rule,
-    with_rules,
+    duration_range,
 )
+from disagg_operator.api.rules import JsonObject, rule, text_map, with_rules
 
-# Flags whose value the operator derives from fields; a second value for one server would win or lose by chance.
+_RANKS: Final = "nothing: spec.<role>.parallelism says how ranks are spread"
+_LISTENS: Final = "nothing: the engine listens on port 8000 of all addresses of its pod"
+_TLS: Final = "nothing: end TLS in front of the router, which speaks plain HTTP inside the cluster"
+# Flags whose value the operator derives from fields, or on which its other objects rest. A second value for one server
+# would win or lose by chance.
 OWNED_FLAGS: Final = {
     "--model": "spec.model.uri",
     "--served-model-name": "spec.model.name",
     "--revision": "spec.model.revision",
-    "--host": "nothing: the engine listens on all addresses of its pod",
-    "--port": "nothing: the engine listens on 8000",
-    "--uds": "nothing: the engine listens on 8000",
+    "--hf-token": "spec.model.tokenSecretRef",
+    "--host": _LISTENS,
+    "--port": _LISTENS,
+    "--uds": _LISTENS,
+    "--root-path": "nothing: probes and the router ask for paths at the root",
+    "--config": "nothing: write its flags into args, where a change is seen",
     "--kv-transfer-config": "spec.<role>.kvTransferConfig",
     "--tensor-parallel-size": "spec.<role>.parallelism.tensor",
     "-tp": "spec.<role>.parallelism.tensor",
@@ -37,21 +44,53 @@ OWNED_FLAGS: Final = {
     "-pp": "spec.<role>.parallelism.pipeline",
     "--data-parallel-size": "spec.<role>.parallelism.data",
     "-dp": "spec.<role>.parallelism.data",
+    "--nnodes": "spec.<role>.parallelism.nodes",
+    "--node-rank": _RANKS,
+    "--master-addr": _RANKS,
+    "--master-port": _RANKS,
+    "--headless": _RANKS,
+    "--data-parallel-rank": _RANKS,
+    "--data-parallel-start-rank": _RANKS,
+    "--data-parallel-size-local": _RANKS,
+    "--data-parallel-address": _RANKS,
+    "--data-parallel-external-lb": _RANKS,
+    "--data-parallel-hybrid-lb": _RANKS,
+    "--data-parallel-multi-port-external-lb": _RANKS,
     "--api-key": "spec.apiKeySecretRef",
+    "--ssl-keyfile": _TLS,
+    "--ssl-certfile": _TLS,
+    "--ssl-ca-certs": _TLS,
+    "--ssl-cert-reqs": _TLS,
     "--shutdown-timeout": "spec.<role>.terminationGracePeriodSeconds and drainSeconds",
 }
-# vLLM takes `--a_b` for `--a-b`.
-_OWNED_PATTERN: Final = "^(" + "|".join(flag[:2] + flag[2:].replace("-", "[-_]") for flag in OWNED_FLAGS) + ")(=|$)"
+
+
+def _instead(field: str) -> str:
+    return f"remove it: {field.removeprefix('nothing: ')}" if field.startswith("nothing: ") else f"set {field}"
+
+
+# vLLM takes `--a_b` for `--a-b`, `--a=value`, and `--a.key value` for a part of a JSON value. It also takes unambiguous
+# beginnings, which need vLLM's list of flags to be known as such: build.flags judges those.
+_OWNED_PATTERN: Final = "^(" + "|".join(flag[:2] + flag[2:].replace("-", "[-_]") for flag in OWNED_FLAGS) + ")([=.]|$)"
+# The first such flag, as vLLM's documentation spells it.
+_OWNED_FOUND: Final = (
+    f"self.filter(a, a.matches('{_OWNED_PATTERN}')).map(a, a.split('=')[0].split('.')[0].replace('_', '-'))"
+)
 _ARGS_RULES = with_rules(
     rule(
         f"self.all(a, !a.matches('{_OWNED_PATTERN}'))",
-        "the operator owns these flags, set the field instead: "
-        + ", ".join(f"{flag} ({field})" for flag, field in OWNED_FLAGS.items() if "nothing" not in field)
-        + "; --host, --port and --uds cannot be changed",
+        "the operator owns a flag in it: the model, addresses, ranks, keys and the connector have fields of their own",
+        messageExpression=f"{_OWNED_FOUND}.map(f, 'the operator owns ' + f + '; ' + "
+        + text_map({flag: _instead(field) for flag, field in OWNED_FLAGS.items()})
+        + "[f])[0]",
     ),
     rule(
         "self.size() == 0 || self[0].startsWith('-')",
         "args are flags for `vllm serve`; the first one must begin with '-' (the model is spec.model.uri)",
+    ),
+    rule(
+        "self.all(a, !a.matches('hf_[A-Za-z0-9]{30,}'))",
+        "what looks like a token of the model hub; put it into a Secret and set spec.model.tokenSecretRef",
     ),
 )
 ArgList = Annotated[list[Arg], Field(max_length=128, json_schema_extra=_ARGS_RULES)]
@@ -78,7 +117,7 @@ class ModelCache(ApiModel):
     type: CacheType = Field(
         CacheType.EMPTY_DIR, description="EmptyDir: each pod downloads for itself. PersistentVolumeClaim: shared."
     )
-    claim_name: DnsName | None = Field(
+    claim_name: ObjectName | None = Field(
         None, description="An existing claim in the same namespace; ReadWriteMany when pods run on several nodes."
     )
     size: Quantity | None = Field(
@@ -86,23 +125,49 @@ class ModelCache(ApiModel):
     )
 
 
-_MODEL_RULE = rule(
-    "self.matches('^(hf://[^/ ]+(/[^/ ]+)?|pvc://[^/ ]+(/.*)?|oci://[^ ]+|file:///.+)$')",
-    "unknown model source; write hf://org/model, pvc://claim/path, oci://image or file:///path/in/the/image",
+# It becomes a word on a command line.
+_PLAIN_WORD: Final = with_rules(
+    rule(
+        "self.matches('^[A-Za-z0-9_][-A-Za-z0-9_./:@+]*$')",
+        "begin with a letter or digit; after it, letters, digits and any of - _ . / : @ + may follow",
+    )
+)
+_MODEL_RULES: Final = with_rules(
+    rule(
+        "self.matches('^(hf|pvc|oci|file)://')",
+        "unknown model source; write hf://org/model, pvc://claim/path, oci://image or file:///path/in/the/image",
+    ),
+    rule(
+        "!self.startsWith('hf://') || self.matches('^hf://[A-Za-z0-9][-A-Za-z0-9_.]*(/[A-Za-z0-9][-A-Za-z0-9_.]*)?$')",
+        "write hf://org/model; a branch, tag or commit goes into spec.model.revision",
+    ),
+    rule(
+        "!self.startsWith('pvc://') || self.matches('^pvc://[a-z0-9]([-a-z0-9.]*[a-z0-9])?(/.*)?$') && "
+        "!self.matches('/[.][.](/|$)')",
+        "write pvc://claim/path: the name of a claim in this namespace, and a path in it without '..'",
+    ),
+    rule(
+        "!self.startsWith('oci://') || self.matches('^oci://[a-zA-Z0-9][^ ]*$') && !self.endsWith('/')",
+        "write oci:// and an image, such as oci://registry.example.com/team/model:tag",
+    ),
+    rule(
+        "!self.startsWith('file://') || self.matches('^file:///.*[^/]')",
+        "write file:// and an absolute path inside the engine image, such as file:///models/llama",
+    ),
 )
 
 
 class ModelSpec(ApiModel):
     """The model that is served."""
 
-    uri: Annotated[str, Field(min_length=1, max_length=512, json_schema_extra=with_rules(_MODEL_RULE))] = Field(
+    uri: Annotated[str, Field(min_length=1, max_length=512, json_schema_extra=_MODEL_RULES)] = Field(
         description="Where the weights are: hf://org/model (downloaded), pvc://claim/path (mounted read-only), "
         "oci://image (mounted as an image volume) or file:///path (inside the engine image)."
     )
-    revision: Annotated[str, Field(min_length=1, max_length=128)] | None = Field(
+    revision: Annotated[str, Field(min_length=1, max_length=128, json_schema_extra=_PLAIN_WORD)] | None = Field(
         None, description="Branch, tag or commit of an hf:// model. A commit is best: a branch can move under you."
     )
-    name: Annotated[str, Field(min_length=1, max_length=253)] | None = Field(
+    name: Annotated[str, Field(min_length=1, max_length=253, json_schema_extra=_PLAIN_WORD)] | None = Field(
         None, description="Name that clients ask for. Default: the last part of uri."
     )
     token_secret_ref: SecretKeyRef | None = Field(
@@ -138,9 +203,16 @@ class EngineSpec(ApiModel):
     image_pull_policy: PullPolicy | None = Field(
         None, description="When the engine image is pulled. Default: Kubernetes'."
     )
-    image_pull_secrets: Annotated[list[LocalObjectReference], Field(max_length=16)] | None = Field(
-        None, description="Secrets for pulling images, for every pod of this resource."
-    )
+    image_pull_secrets: (
+        Annotated[
+            list[LocalObjectReference],
+            Field(
+                max_length=16,
+                json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]},
+            ),
+        ]
+        | None
+    ) = Field(None, description="Secrets for pulling images, for every pod of this resource.")
     args: ArgList = Field(
         default_factory=list, description="Flags for `vllm serve` of both roles. Flags the operator owns are refused."
     )
@@ -177,7 +249,12 @@ class Rollout(ApiModel):
             rule(
                 "!(string(self.maxSurge) in ['0', '0%'] && string(self.maxUnavailable) in ['0', '0%'])",
                 "maxSurge and maxUnavailable cannot both be 0: nothing could be replaced",
-            )
+            ),
+            rule(
+                "type(self.maxUnavailable) == int || self.maxUnavailable.matches('^(100|[0-9]{1,2})%$')",
+                "maxUnavailable can be at most 100%",
+                fieldPath=".maxUnavailable",
+            ),
         )
     )
     max_surge: IntOrPercent = Field(1, description="Pods above the wished count during a rollout.")
@@ -189,7 +266,12 @@ class Scaling(ApiModel):
 
     model_config = ConfigDict(
         json_schema_extra=with_rules(
-            rule("!has(self.maxReplicas) || self.minReplicas <= self.maxReplicas", "minReplicas is above maxReplicas")
+            rule(
+                "!has(self.maxReplicas) || self.minReplicas <= self.maxReplicas",
+                "minReplicas is above maxReplicas; lower it",
+                fieldPath=".minReplicas",
+            ),
+            rule("!has(self.metrics) || has(self.maxReplicas)", "metrics need maxReplicas as an upper bound; set it"),
         )
     )
     min_replicas: int = Field(1, ge=0, le=10000, description="Lower bound.")
@@ -197,6 +279,20 @@ class Scaling(ApiModel):
     metrics: Annotated[list[Freeform], Field(max_length=16)] | None = Field(
         None, description="Metrics of a HorizontalPodAutoscaler (autoscaling/v2)."
     )
+
+
+_KV_TRANSFER_CONFIG: JsonObject = {
+    "type": "object",
+    "x-kubernetes-preserve-unknown-fields": True,
+    "properties": {
+        "kv_role": {
+            "type": "string",
+            "enum": ["kv_producer", "kv_consumer", "kv_both"],
+            "description": "Whether the engine writes KV, reads it, or both. Default: what the role needs.",
+        },
+    },
+}
+KVTransferConfig = Annotated[JsonObject, WithJsonSchema(_KV_TRANSFER_CONFIG)]
 
 
 class RoleSpec(ApiModel):
@@ -210,6 +306,7 @@ class RoleSpec(ApiModel):
             rule(
                 "self.drainSeconds < self.terminationGracePeriodSeconds",
                 "drainSeconds must be below terminationGracePeriodSeconds: the engine needs the rest to finish",
+                fieldPath=".drainSeconds",
             ),
         )
     )
@@ -240,7 +337,9 @@ class RoleSpec(ApiModel):
     )
     rollout: Rollout = Field(Rollout(), description="How new pods replace old ones.")
     startup_timeout: Duration = Field(
-        "1h", description="How long an engine may take to load its model and compile before it is restarted."
+        "1h",
+        description="How long an engine may take to load its model and compile before it is restarted.",
+        json_schema_extra=duration_range("10s", "24h"),
     )
     termination_grace_period_seconds: int = Field(
         60, ge=5, le=86400, description="Seconds a leaving pod has to finish its requests, drainSeconds included."
@@ -248,7 +347,7 @@ class RoleSpec(ApiModel):
     drain_seconds: int = Field(
         15, ge=0, le=3600, description="Seconds a leaving pod goes on taking requests while the router forgets it."
     )
-    kv_transfer_config: Freeform | None = Field(
+    kv_transfer_config: KVTransferConfig | None = Field(
         None,
         description="Merged over the generated --kv-transfer-config, key by key. kv_role must leave the role able to "
         "do its part: kv_producer or kv_both for prefill, kv_consumer or kv_both for decode.",

@@ -5,10 +5,11 @@ from typing import Annotated
 
 from pydantic import ConfigDict, Field
 
-from disagg_operator.api.base import ApiModel, JsonObject, SecretKeyRef, rule, with_rules
+from disagg_operator.api.base import ApiModel, SecretKeyRef
 from disagg_operator.api.engine import EngineSpec, ModelSpec, RoleSpec
 from disagg_operator.api.kvstore import KVStoreSpec
 from disagg_operator.api.router import RouterSpec
+from disagg_operator.api.rules import JsonObject, rule, with_rules
 
 
 class NetworkPolicyMode(StrEnum):
@@ -32,6 +33,18 @@ class Spec(ApiModel):
                 "!has(self.model.revision) || self.model.uri.startsWith('hf://')",
                 "model.revision goes with hf://; for pvc://, oci:// and file:// the path or tag says it",
                 fieldPath=".model.revision",
+            ),
+            rule(
+                "!has(self.prefill.kvTransferConfig) || !has(self.prefill.kvTransferConfig.kv_role) || "
+                "self.prefill.kvTransferConfig.kv_role != 'kv_consumer'",
+                "prefill has to write KV; write kv_producer or kv_both, or leave kv_role out",
+                fieldPath=".prefill.kvTransferConfig",
+            ),
+            rule(
+                "!has(self.decode.kvTransferConfig) || !has(self.decode.kvTransferConfig.kv_role) || "
+                "self.decode.kvTransferConfig.kv_role != 'kv_producer'",
+                "decode has to read KV; write kv_consumer or kv_both, or leave kv_role out",
+                fieldPath=".decode.kvTransferConfig",
             ),
         )
     )
@@ -59,14 +72,17 @@ class Spec(ApiModel):
     revision_history_limit: int = Field(5, ge=0, le=100, description="Old revisions kept of each workload.")
 
 
+Generation = Annotated[int, Field(ge=0, json_schema_extra={"format": "int64"})]
+
+
 class Condition(ApiModel):
     """One condition, as everywhere in Kubernetes."""
 
     type: Annotated[str, Field(max_length=316)] = Field(description="Name of the condition.")
-    status: Annotated[str, Field(pattern="^(True|False|Unknown)$", max_length=7)] = Field(
+    status: Annotated[str, Field(json_schema_extra={"enum": ["True", "False", "Unknown"]})] = Field(
         description="True, False or Unknown."
     )
-    observed_generation: int | None = Field(None, description="Generation of the spec that this was judged for.")
+    observed_generation: Generation | None = Field(None, description="Generation of the spec that this was judged for.")
     last_transition_time: Annotated[str, Field(max_length=64, json_schema_extra={"format": "date-time"})] = Field(
         description="When status last changed."
     )
@@ -98,7 +114,9 @@ class KVStoreStatus(ApiModel):
 class Status(ApiModel):
     """What is there. Written by the operator alone."""
 
-    observed_generation: int | None = Field(None, description="Generation of the spec that this status is about.")
+    observed_generation: Generation | None = Field(
+        None, description="Generation of the spec that this status is about."
+    )
     conditions: Annotated[
         list[Condition],
         Field(

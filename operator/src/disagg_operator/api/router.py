@@ -5,7 +5,16 @@ from typing import Annotated
 
 from pydantic import Field
 
-from disagg_operator.api.base import ApiModel, Duration, Freeform, ImageName, Resources, Size
+from disagg_operator.api.base import (
+    ApiModel,
+    Duration,
+    Freeform,
+    ImageName,
+    Resources,
+    Size,
+    duration_range,
+    size_range,
+)
 
 
 class ServiceType(StrEnum):
@@ -34,9 +43,15 @@ class RouterSpec(ApiModel):
     service: RouterService = Field(RouterService(), description="The Service in front of the router.")
     resources: Resources = Field(Resources(), description="Resources of each of the router's containers.")
     prefill_timeout: Duration = Field(
-        "30s", description="How long a prompt may take in prefill before decode computes it itself."
+        "30s",
+        description="How long a prompt may take in prefill before decode computes it itself.",
+        json_schema_extra=duration_range("100ms", "1h"),
     )
-    max_body_size: Size = Field("32Mi", description="Largest request body; larger ones are answered 413.")
+    max_body_size: Size = Field(
+        "32Mi",
+        description="Largest request body; larger ones are answered 413.",
+        json_schema_extra=size_range("1Mi", "1Gi"),
+    )
     template: Freeform | None = Field(
         None, description="Partial pod template merged over the generated one. The main container is called `router`."
     )

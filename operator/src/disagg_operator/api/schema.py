@@ -4,7 +4,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from disagg_operator.api.base import JsonObject
+from disagg_operator.api.rules import JsonObject
 
 # What pydantic writes and Kubernetes' schemas do not have, or have in another form.
 _DROPPED = ("title", "$defs", "discriminator", "const", "additionalProperties")
