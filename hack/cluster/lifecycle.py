@@ -123,7 +123,18 @@ def up(say: Callable[[str], None]) -> None:
     running.start(node.kubelet(PLANE))
     running.start(node.kube_proxy())
     running.wait_ready("kubelet", is_node_ready, timeout=120, every=0.5)
+    _declare_disk()
     say(f"cluster: up; kubeconfig {paths.kubeconfig()}")
+
+
+def _declare_disk() -> None:
+    """Tell the scheduler of the node's disk: kubelet cannot measure it on every machine, so its own way is off."""
+    free = shutil.disk_usage(paths.STATE).free
+    amounts = {"ephemeral-storage": str(free)}
+    patch = json.dumps({"status": {"capacity": amounts, "allocatable": amounts}})
+    done = kubectl("patch", "node", node.NAME, "--subresource=status", "--type=merge", "-p", patch)
+    if done.returncode != 0:
+        raise ClusterError(f"the node's disk could not be declared: {done.stderr.strip()}")
 
 
 def _check_ports() -> None:
