@@ -163,7 +163,7 @@ def _plain_pod(cluster: Cluster, resource: Manifest) -> Manifest:
     volumes = [
         {"name": "model", "image": {"reference": image}},
         {"name": "tmp", "emptyDir": {}},
-        {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": "128Mi"}},
+        {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": "512Mi"}},
     ]
     security = {
         "runAsNonRoot": True,
