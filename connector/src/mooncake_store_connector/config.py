@@ -270,7 +270,12 @@ def _local_hostname(raw: Mapping[str, object], path: str, notes: _Notes) -> None
 
 
 def _passed(key: str, value: object, path: str) -> object:
-    """A key that is passed through; booleans may be spelled as words."""
+    """A key that is passed through, if its readers can read it; booleans may be spelled as words."""
+    where = f"{path}.{key}"
+    if key == "tenant_id" and not (value is None or isinstance(value, str)):
+        raise ConfigError([Problem(where, f"found a {type(value).__name__}", "write a name")])
+    if key == "client_http_port" and not (type(value) is int and 0 < value < 65536):
+        raise ConfigError([Problem(where, f"found {value!r}", "write a port number, such as 9300")])
     if key not in _BOOLEANS or isinstance(value, bool):
         return value
     word = str(value).strip().lower()
@@ -278,4 +283,4 @@ def _passed(key: str, value: object, path: str) -> object:
         return True
     if word in ("false", "0", "no", "off"):
         return False
-    raise ConfigError([Problem(f"{path}.{key}", f"found {value!r}", "write true or false")])
+    raise ConfigError([Problem(where, f"found {value!r}", "write true or false")])
