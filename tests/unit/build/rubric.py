@@ -28,12 +28,17 @@ def templates(children: Sequence[Manifest]) -> Iterator[tuple[str, Manifest]]:
             yield f"{name} (workers)", group["workerTemplate"]
 
 
+# What users add by a template is theirs to judge.
+GENERATED = {"admin-front", "discovery", "engine", "master", "metadata", "mooncake-config", "router"}
+
+
 def containers(children: Sequence[Manifest]) -> Iterator[tuple[str, Manifest, Manifest]]:
-    """Every container with where it is and its pod's spec."""
+    """Every generated container with where it is and its pod's spec."""
     for where, template in templates(children):
         pod = template["spec"]
         for one in [*pod.get("initContainers", []), *pod["containers"]]:
-            yield f"{where}/{one['name']}", pod, one
+            if one["name"] in GENERATED:
+                yield f"{where}/{one['name']}", pod, one
 
 
 def names_are_short_and_unique(children: Sequence[Manifest]) -> Iterator[str]:

@@ -46,7 +46,10 @@ def test_a_standalone_store_takes_no_segment_of_engines() -> None:
     found = only_problem({"kvStore": {"segmentSize": "80GB", "config": {"mode": "standalone-store"}}})
     assert found.path == "spec.kvStore.segmentSize"
     assert "0" in found.remedy
-    assert config({"segmentSize": 0, "config": {"mode": "standalone-store"}})["global_segment_size"] == 0
+    store = {"segmentSize": 0, "config": {"mode": "standalone-store"}}
+    assert config(store)["global_segment_size"] == 0
+    desired = build(make({"kvStore": store}))
+    assert (desired.segments, desired.pool_bytes) == ({"prefill": 0, "decode": 0}, 0)
 
 
 def test_an_unknown_mode_is_told_with_the_valid_ones() -> None:

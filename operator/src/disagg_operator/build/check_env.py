@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
+from disagg_operator.api.base import OWNED_ENV
 from disagg_operator.api.names import ENGINE_ROLES
 from disagg_operator.api.resource import Spec
 from disagg_operator.build.check_args import HUB_TOKEN
@@ -11,13 +12,6 @@ from disagg_operator.build.engine_pod import HASH_SEED
 from disagg_operator.build.inputs import Problem
 from disagg_operator.build.roles import dump_env, role_spec
 
-# Names that the operator sets, with what to do instead.
-_OWNED: Final = {
-    "POD_IP": "remove it: it is the pod's own address",
-    "VLLM_HOST_IP": "remove it: it is the pod's own address",
-    "MOONCAKE_CONFIG_PATH": "remove it, and write keys of that file into spec.kvStore.config",
-    "VLLM_API_KEY": "set spec.apiKeySecretRef: the router asks clients for keys, engines ask nobody",
-}
 _SEED: Final = "PYTHONHASHSEED"
 _HUB_TOKENS: Final = frozenset({"HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"})
 _SECRET_NAME: Final = re.compile(r"(TOKEN|PASSWORD|PASSWD|SECRET|API_?KEY|ACCESS_KEY|CREDENTIALS?)$", re.IGNORECASE)
@@ -49,12 +43,12 @@ def _judge(spec: Spec, name: str, value: str, source: Any) -> Iterator[tuple[str
         yield "not a name of a variable", "use letters, digits and underscores"
     if source is not None and (not isinstance(source, dict) or len(_SOURCES & source.keys()) != 1):
         yield "valueFrom names no source, or several", f"write one of {', '.join(sorted(_SOURCES))}"
-    if name in _OWNED:
-        yield "a variable that the operator sets", _OWNED[name]
+    if name in OWNED_ENV and name != _SEED:
+        yield "a variable that the operator sets", OWNED_ENV[name]
     if name == _SEED and value != HASH_SEED:
         yield (
             f"found {value!r}" if source is None else "found valueFrom",
-            f"remove it: block hashes must be the same in all engines, so every one has {_SEED}={HASH_SEED}",
+            OWNED_ENV[_SEED],
         )
     if name == "HF_HOME" and spec.model.uri.startswith("hf://"):
         yield "a variable that the operator sets", "set spec.model.cache: downloads are kept there"

@@ -29,6 +29,7 @@ from disagg_operator.build.services import (
     build_metadata_service,
     build_router_service,
 )
+from disagg_operator.build.store_config import derive_store_config
 
 
 def build_desired(resource: DisaggregatedInference, pins: Pins, facts: ClusterFacts) -> Desired:
@@ -60,9 +61,15 @@ def build_desired(resource: DisaggregatedInference, pins: Pins, facts: ClusterFa
         model_name=derive_model_name(resource.spec.model),
         endpoint=derive_endpoint(context),
         hints=find_hints(resource),
-        segments={role.value: count_replica_ranks(role_spec(resource.spec, role)) for role in ENGINE_ROLES},
+        segments={role.value: _count_segments(resource, role) for role in ENGINE_ROLES},
         pool_bytes=derive_pool_bytes(resource),
     )
+
+
+def _count_segments(resource: DisaggregatedInference, role: Component) -> int:
+    """Segments that one replica registers: one for each rank, none where a store of its own has the memory."""
+    lends = derive_store_config(resource).segment_size > 0
+    return count_replica_ranks(role_spec(resource.spec, role)) if lends else 0
 
 
 def derive_endpoint(context: Context) -> str:

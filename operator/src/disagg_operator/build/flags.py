@@ -73,37 +73,9 @@ KV_FLAGS: Final = frozenset(
 # Environment that does the same.
 KV_ENV: Final = frozenset({"VLLM_KV_CACHE_LAYOUT", "VLLM_MLA_DISABLE", "VLLM_ATTENTION_BACKEND"})
 
-_LAUNCH: Final = "spec.<role>.parallelism says how ranks are spread"
-_TLS: Final = "the router and the probes speak plain HTTP inside the cluster; end TLS in front of the router"
-# Flags that would change what the operator's other objects rely on, with what to do instead. api.engine has those
-# that the API server refuses; these are refused before anything is written.
-REFUSED_FLAGS: Final = {
-    **{flag: f"set {field}" if "nothing" not in field else "remove it" for flag, field in OWNED_FLAGS.items()},
-    **dict.fromkeys(
-        (
-            "--nnodes",
-            "--node-rank",
-            "--master-addr",
-            "--master-port",
-            "--headless",
-            "--data-parallel-rank",
-            "--data-parallel-start-rank",
-            "--data-parallel-size-local",
-            "--data-parallel-address",
-            "--data-parallel-external-lb",
-            "--data-parallel-hybrid-lb",
-            "--data-parallel-multi-port-external-lb",
-        ),
-        f"remove it: {_LAUNCH}",
-    ),
-    **dict.fromkeys(
-        ("--ssl-keyfile", "--ssl-certfile", "--ssl-ca-certs", "--ssl-cert-reqs"),
-        f"remove it: {_TLS}",
-    ),
-    "--hf-token": "set spec.model.tokenSecretRef; a token in args can be read by everyone who may see pods",
-    "--config": "write its flags into args; a file inside the image could hide a change that decides KV",
-    "--root-path": "remove it: probes and the router ask for paths at the root",
-}
+
+def _remedy(field: str) -> str:
+    return f"remove it: {field.removeprefix('nothing: ')}" if field.startswith("nothing: ") else f"set {field}"
 
 
 def split_flags(args: Sequence[str]) -> Iterator[tuple[str, str, tuple[str, ...]]]:
@@ -146,10 +118,9 @@ def is_spelling_of(flag: str, known: str) -> bool:
 def find_refused(args: Sequence[str]) -> Iterator[tuple[str, str]]:
     """Flags that belong to the operator, as written, each with what to do instead."""
     for written, flag, _ in split_flags(args):
-        for known, remedy in REFUSED_FLAGS.items():
-            if is_spelling_of(flag, known):
-                yield written, remedy
-                break
+        owned = (field for known, field in OWNED_FLAGS.items() if is_spelling_of(flag, known))
+        if (field := next(owned, None)) is not None:
+            yield written, _remedy(field)
 
 
 def derive_kv_flags(args: Sequence[str]) -> dict[str, str]:

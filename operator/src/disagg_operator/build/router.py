@@ -6,7 +6,6 @@ docs/adr/0003-router.md says why there are two, docs/router.md has their flags.
 import json
 from typing import Final
 
-from mooncake_store_connector import handoff
 from mooncake_store_connector.durations import parse_duration_ms
 from mooncake_store_connector.handoff import build_request
 from mooncake_store_connector.sizes import parse_size
@@ -118,7 +117,6 @@ def build_front_args(context: Context) -> list[str]:
         f"--listen-port={PORT_HTTP}",
         f"--admin-port={PORT_ROUTER_ADMIN}",
         f"--prefill-timeout={seconds:g}",
-        f"--prefill-params={json.dumps(handoff.build_request(), separators=(',', ':'))}",
         f"--max-body-size={max_body}",
         f"--lame-duck-seconds={_LAME_DUCK_SECONDS}",
         f"--drain-seconds={_DRAIN_SECONDS}",
