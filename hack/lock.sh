@@ -3,7 +3,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/../requirements"
 compile=("${UV:-uv}" pip compile --quiet --generate-hashes --no-header --no-emit-index-url --python-version 3.11)
-for name in operator router dev store; do
+for name in tools go operator router dev store; do
   "${compile[@]}" "$name.in" -o "$name.txt"
 done
 "${compile[@]}" engine-cpu.in --override engine-cpu.overrides -o engine-cpu.txt
