@@ -6,10 +6,11 @@ from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
 from pydantic.alias_generators import to_camel
 
 from disagg_operator.api.rules import (
-    DATA_KEY,
     IMAGE_FORM,
     OBJECT_NAME,
     QUANTITY_FORM,
+    REFERENCE_KEY,
+    REFERENCE_NAME,
     SIZE_FORM,
     JsonObject,
     duration_between,
@@ -75,7 +76,7 @@ ResourceList = Annotated[
 
 Arg = Annotated[str, Field(max_length=1024)]
 ObjectName = Annotated[str, Field(min_length=1, max_length=253, json_schema_extra=with_rules(OBJECT_NAME))]
-DataKey = Annotated[str, Field(min_length=1, max_length=253, json_schema_extra=with_rules(DATA_KEY))]
+ReferredName = Annotated[str, Field(min_length=1, max_length=253)]
 ImageName = Annotated[str, Field(min_length=1, max_length=512, json_schema_extra=with_rules(IMAGE_FORM))]
 
 # A reference is one thing: two field managers must not own halves of it.
@@ -85,16 +86,16 @@ _ATOMIC: Final[JsonObject] = {"x-kubernetes-map-type": "atomic"}
 class SecretKeyRef(ApiModel):
     """One key of a Secret in the same namespace."""
 
-    model_config = ConfigDict(json_schema_extra=_ATOMIC)
-    name: ObjectName = Field(description="Name of the Secret.")
-    key: DataKey = Field(description="Key inside the Secret.")
+    model_config = ConfigDict(json_schema_extra={**_ATOMIC, **with_rules(REFERENCE_NAME, REFERENCE_KEY)})
+    name: ReferredName = Field(description="Name of the Secret.")
+    key: ReferredName = Field(description="Key inside the Secret.")
 
 
 class LocalObjectReference(ApiModel):
     """Name of an object in the same namespace."""
 
-    model_config = ConfigDict(json_schema_extra=_ATOMIC)
-    name: ObjectName = Field(description="Name of the object.")
+    model_config = ConfigDict(json_schema_extra={**_ATOMIC, **with_rules(REFERENCE_NAME)})
+    name: ReferredName = Field(description="Name of the object.")
 
 
 def _text(description: str, limit: int = 253) -> JsonObject:

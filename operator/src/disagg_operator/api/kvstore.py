@@ -31,15 +31,23 @@ _MASTER_ADDRESS: Final = with_rules(
         "other pods cannot reach that host; write a name or an address that they can",
     ),
 )
+# On the object, whose content the API server does not repeat: there may be a password in an address.
 _METADATA_ADDRESS: Final = with_rules(
-    rule("!self.contains('@')", "credentials must not stand here; use a service that needs none inside the cluster"),
     rule(
-        f"self.contains('@') || self.matches('^([a-z]+://)?{HOST_PORT_PATTERN}(,{HOST_PORT_PATTERN})*(/[^ ]*)?$')",
-        "not an address; write http://host:8080/metadata, etcd://host:2379 or redis://host:6379",
+        "!self.address.contains('@')",
+        "credentials must not stand here; use a service that needs none inside the cluster",
+        fieldPath=".address",
     ),
     rule(
-        f"!self.matches('^([a-z]+://)?{LOOPBACK_PATTERN}')",
+        "self.address.contains('@') || "
+        f"self.address.matches('^([a-z]+://)?{HOST_PORT_PATTERN}(,{HOST_PORT_PATTERN})*(/[^ ]*)?$')",
+        "not an address; write http://host:8080/metadata, etcd://host:2379 or redis://host:6379",
+        fieldPath=".address",
+    ),
+    rule(
+        f"!self.address.matches('^([a-z]+://)?{LOOPBACK_PATTERN}')",
         "other pods cannot reach that host; write a name or an address that they can",
+        fieldPath=".address",
     ),
 )
 
@@ -116,7 +124,8 @@ class MetadataType(StrEnum):
 class ExternalMetadata(ApiModel):
     """A metadata service that somebody else runs."""
 
-    address: Annotated[str, Field(min_length=1, max_length=512, json_schema_extra=_METADATA_ADDRESS)] = Field(
+    model_config = ConfigDict(json_schema_extra=_METADATA_ADDRESS)
+    address: Annotated[str, Field(min_length=1, max_length=512)] = Field(
         description="Its URL: http://host:port/metadata, etcd://host:port or redis://host:port, to fit the type."
     )
 

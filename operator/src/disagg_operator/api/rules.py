@@ -90,11 +90,21 @@ def duration_between(minimum: str, maximum: str) -> tuple[JsonObject, JsonObject
     )
 
 
-OBJECT_NAME: Final = rule(
-    "self.matches('^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$')",
-    "not the name of an object; use a-z, 0-9, '-' and '.', a letter or digit first and last",
+def is_object_name(value: str) -> str:
+    """Expression: a text can be the name of an object."""
+    return f"{value}.matches('^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$')"
+
+
+_NAME_MESSAGE: Final = "not the name of an object; use a-z, 0-9, '-' and '.', a letter or digit first and last"
+OBJECT_NAME: Final = rule(is_object_name("self"), _NAME_MESSAGE)
+# The API server repeats a faulty text in its message, but not a faulty object. Somebody may have written the secret
+# itself where its name belongs, so the rules on references are rules on objects.
+REFERENCE_NAME: Final = rule(is_object_name("self.name"), _NAME_MESSAGE, fieldPath=".name")
+REFERENCE_KEY: Final = rule(
+    "self.key.matches('^[-._a-zA-Z0-9]+$')",
+    "not a key of a Secret; use letters, digits, '-', '_' and '.'",
+    fieldPath=".key",
 )
-DATA_KEY: Final = rule("self.matches('^[-._a-zA-Z0-9]+$')", "not a key of a Secret; use letters, digits, '-', '_', '.'")
 IMAGE_FORM: Final = rule(
     "self.matches('^[a-zA-Z0-9][^ \\t\\n]*$') && !self.contains('://')",
     "not an image; write such as registry.example.com/team/image:tag",
