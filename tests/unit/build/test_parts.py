@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 from disagg_router.settings import parse_settings
 from mooncake_store_connector.__main__ import main
-from mooncake_store_connector.handoff import is_asked_for
 from unit.build.samples import build, child, container, env_of, flag, has_child, make, only_problem, pod_spec
 
 
@@ -149,7 +148,7 @@ def test_the_front_understands_its_flags(spec: dict[str, Any]) -> None:
 
 def test_prefill_is_asked_for_the_hand_off_where_our_connector_runs() -> None:
     ours = parse_settings(container(build(make()), "router", "router")["args"])
-    assert is_asked_for(json.loads(ours.prefill_params))
+    assert json.loads(ours.prefill_params) == {"mooncake_store": {"v": 1}}
     other = make({"prefill": {"kvTransferConfig": {"kv_connector": "NixlConnector"}}})
     assert parse_settings(container(build(other), "router", "router")["args"]).prefill_params == "{}"
 

@@ -3,11 +3,9 @@
 docs/adr/0003-router.md says why there are two, docs/router.md has their flags.
 """
 
-import json
 from typing import Final
 
 from mooncake_store_connector.durations import parse_duration_ms
-from mooncake_store_connector.handoff import build_request
 from mooncake_store_connector.sizes import parse_size
 
 from disagg_operator.api.engine import Device
@@ -30,7 +28,7 @@ from disagg_operator.build.objects import build_object
 from disagg_operator.build.overlay import merge_template
 from disagg_operator.build.quantities import format_bytes
 from disagg_operator.build.security import build_container_security
-from disagg_operator.build.transfer import is_our_connector
+from disagg_operator.build.transfer import HANDOFF_REQUEST, is_our_connector
 
 ROUTER: Final = "router"
 DISCOVERY: Final = "discovery"
@@ -126,7 +124,7 @@ def build_front_args(context: Context) -> list[str]:
         args.append(f"--check-timeout={_CPU_CHECK_TIMEOUT}")
     if is_our_connector(context.spec.prefill.kv_transfer_config or {}):
         # Asks prefill to tell what it stores, which decode then waits for.
-        args.append(f"--prefill-params={json.dumps(build_request(), separators=(',', ':'))}")
+        args.append(f"--prefill-params={HANDOFF_REQUEST}")
     if 2 * max_body > _BUFFERED_BYTES:
         args.append(f"--max-buffered-bytes={2 * max_body}")
     if context.facts.ip_family == "IPv6":
