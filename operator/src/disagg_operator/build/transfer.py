@@ -11,8 +11,8 @@ from disagg_operator.build.roles import role_spec
 CONNECTOR: Final = "MooncakeStoreConnector"
 MODULE: Final = "mooncake_store_connector.v1"
 
-# By these `kv_transfer_params` the router asks our connector's prefill to tell what it stores. Engines of another version
-# ignore what they do not know.
+# By these `kv_transfer_params` the router asks our connector's prefill to tell what it stores. Engines of another
+# version ignore what they do not know.
 HANDOFF_REQUEST: Final = '{"mooncake_store":{"v":1}}'
 
 # Both roles may do both: decode stores what it computed itself while prefill was away, and prefill reads prefixes
