@@ -7,173 +7,173 @@ import os
 import signal
 import sys
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Coroutine, Sequence
+from functools import partial
+from typing import Any, Final
 
 import kopf
-from aiohttp import web
-from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from disagg_operator import handlers
 from disagg_operator.build.inputs import ClusterFacts
-from disagg_operator.kube import lease
 from disagg_operator.kube.client import KubeClient
 from disagg_operator.kube.connect import connect
-from disagg_operator.kube.kinds import LEADER_WORKER_SET, POD_MONITOR
+from disagg_operator.kube.errors import ApiError
+from disagg_operator.kube.facts import find_facts
+from disagg_operator.kube.lease import Candidate, Election
 from disagg_operator.metrics import Metrics
+from disagg_operator.probes import serve_probes
 from disagg_operator.reconcile import Key, Reconciler
 from disagg_operator.settings import Settings, read_settings
+from disagg_operator.sweep import Sweep, Watched
 from disagg_operator.workqueue import WorkQueue
 
-_LEASE_NAME = "disaggregated-inference-operator"
-# A queue that has keys and finishes none for so long is dead.
-_STUCK_SECONDS = 300.0
+_LEASE_NAME: Final = "disaggregated-inference-operator"
+# A queue in which keys wait and none is finished, or a watch that is behind, for so long is dead.
+_STUCK_SECONDS: Final = 300.0
+_BEHIND_SECONDS: Final = 150.0
+_RETRY_SECONDS: Final = 2.0
+_END_SECONDS: Final = 5.0
 _log = logging.getLogger("disagg_operator")
 
 
-class Health:
-    """Whether the process should live: its queue moves, or it waits to lead."""
+class Worker:
+    """The part of the process that only a leader runs: queue, watch and sweep."""
 
-    def __init__(self) -> None:
-        self.queue: WorkQueue[Key] | None = None
+    def __init__(self, client: KubeClient, settings: Settings, metrics: Metrics, facts: ClusterFacts) -> None:
+        self._settings = settings
+        self._metrics = metrics
+        self.queue: WorkQueue[Key] = WorkQueue(self._reconcile, on_wait=metrics.queue_latency.observe)
+        self.watched = Watched(self.queue.add)
+        ask = partial(find_facts, client, settings.cluster_domain, settings.namespace)
+        self._sweep = Sweep(client, self.watched, settings.watch_namespaces, settings.resync_seconds, ask, facts)
+        self._reconciler = Reconciler(client, settings.pins, self._sweep.current_facts, metrics)
 
-    def is_alive(self) -> bool:
-        """False when keys wait and none was finished for a long time."""
-        if self.queue is None or self.queue.depth() == 0:
-            return True
-        return asyncio.get_running_loop().time() - self.queue.last_finished < _STUCK_SECONDS
+    def find_fault(self) -> str:
+        """Why this process should be restarted; empty when it works."""
+        age = self.watched.age(asyncio.get_running_loop().time())
+        self._metrics.queue_depth.set(self.queue.depth())
+        self._metrics.failing.set(self.queue.failing())
+        self._metrics.watch_age.set(age)
+        if self.queue.idle_seconds() > _STUCK_SECONDS:
+            return f"resources wait, and none was worked on for {self.queue.idle_seconds():.0f} s"
+        if age > _BEHIND_SECONDS:
+            return f"the watch has been behind for {age:.0f} s"
+        return ""
 
+    async def run(self, stop: asyncio.Event) -> None:
+        """Work until `stop` is set, or one of the parts ends."""
+        settings = self._settings
+        await run_until_one_ends(
+            stop.wait(),
+            self.queue.run(settings.workers),
+            handlers.watch(self.watched, self._sweep.facts, settings.watch_namespaces),
+            self._sweep.run(),
+        )
 
-async def find_facts(client: KubeClient, settings: Settings) -> ClusterFacts:
-    """What the cluster offers, asked once at start."""
-    return ClusterFacts(
-        cluster_domain=settings.cluster_domain,
-        operator_namespace=settings.namespace,
-        ip_family="IPv6" if ":" in os.environ.get("KUBERNETES_SERVICE_HOST", "") else "IPv4",
-        has_pod_monitor=await client.is_served(POD_MONITOR),
-        has_leader_worker_set=await client.is_served(LEADER_WORKER_SET),
-    )
-
-
-@contextlib.asynccontextmanager
-async def serving(settings: Settings, metrics: Metrics, health: Health) -> AsyncIterator[None]:
-    """Metrics and health over HTTP while the block runs."""
-
-    async def show_metrics(_: web.Request) -> web.Response:
-        if health.queue is not None:
-            metrics.queue_depth.set(health.queue.depth())
-            metrics.failing.set(health.queue.failing())
-        content_type, _sep, _rest = CONTENT_TYPE_LATEST.partition(";")
-        return web.Response(body=generate_latest(metrics.registry), content_type=content_type)
-
-    async def show_health(_: web.Request) -> web.Response:
-        alive = health.is_alive()
-        return web.Response(status=200 if alive else 503, text="ok\n" if alive else "the work queue is stuck\n")
-
-    runners = []
-    for port, path, show in (
-        (settings.metrics_port, "/metrics", show_metrics),
-        (settings.health_port, "/healthz", show_health),
-    ):
-        app = web.Application()
-        app.router.add_get(path, show)
-        runner = web.AppRunner(app, access_log=None)
-        await runner.setup()
-        runners.append(runner)
-        await web.TCPSite(runner, None, port).start()
-    try:
-        yield
-    finally:
-        for runner in runners:
-            await runner.cleanup()
-
-
-async def work(client: KubeClient, settings: Settings, metrics: Metrics, health: Health, stop: asyncio.Event) -> None:
-    """Watch and reconcile until `stop` is set, or one of the two ends."""
-    reconciler = Reconciler(client, settings, await find_facts(client, settings), metrics)
-
-    async def reconcile(key: Key) -> float | None:
+    async def _reconcile(self, key: Key) -> float | None:
         start = time.perf_counter()
+        result = "error"
         try:
-            again = await reconciler.reconcile(key)
-        except BaseException:
-            metrics.reconciles.labels("error").inc()
-            raise
+            again = await self._reconciler.reconcile(key)
+            result = "done"
         finally:
-            metrics.duration.observe(time.perf_counter() - start)
-        metrics.reconciles.labels("done").inc()
-        return again if again is None else min(again, settings.resync_seconds)
-
-    queue: WorkQueue[Key] = WorkQueue(reconcile)
-    health.queue = queue
-    ready = asyncio.Event()
-    tasks = [
-        asyncio.create_task(queue.run(settings.workers), name="queue"),
-        asyncio.create_task(handlers.watch(queue.add, settings.watch_namespaces, ready, stop), name="watch"),
-        asyncio.create_task(stop.wait(), name="stop"),
-    ]
-    await run_until_one_ends(tasks, stop)
+            self._metrics.reconciles.labels(result).inc()
+            self._metrics.duration.observe(time.perf_counter() - start)
+        return again
 
 
-async def run_until_one_ends(tasks: list["asyncio.Task[None]"] | list[asyncio.Task], stop: asyncio.Event) -> None:  # type: ignore[type-arg]
-    """Wait for the first to end, stop the others, and raise what it raised."""
-    done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-    stop.set()
-    await asyncio.wait(tasks, timeout=5)
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
-    for task in done:
-        error = task.exception()
-        if error is not None:
-            raise error
+class Operator:
+    """The whole process. A standby serves its probes too."""
 
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._metrics = Metrics()
+        self._worker: Worker | None = None
 
-async def lead_and_work(settings: Settings, stop: asyncio.Event) -> None:
-    """Hold the Lease while working, when there is one to hold."""
-    metrics, health = Metrics(), Health()
-    async with await connect() as client, serving(settings, metrics, health):
-        if not settings.leader_elect:
-            metrics.leader.set(1)
-            await work(client, settings, metrics, health, stop)
-            return
-        candidate = lease.Candidate(settings.identity, settings.namespace, _LEASE_NAME)
-        waiting = asyncio.create_task(lease.acquire(client, candidate))
-        stopping = asyncio.create_task(stop.wait())
-        await asyncio.wait([waiting, stopping], return_when=asyncio.FIRST_COMPLETED)
+    async def run(self, stop: asyncio.Event) -> None:
+        """Run until `stop` is set. Raises when a part of it fails for good."""
+        settings, metrics = self._settings, self._metrics
+        async with (
+            await connect(lambda verb, code: metrics.requests.labels(verb, str(code)).inc()) as client,
+            serve_probes(settings.metrics_port, settings.health_port, metrics.registry, self._find_fault),
+        ):
+            if settings.leader_elect:
+                await self._lead(client, stop)
+            else:
+                await self._work(client, stop)
+
+    def _find_fault(self) -> str:
+        return self._worker.find_fault() if self._worker is not None else ""
+
+    async def _work(self, client: KubeClient, stop: asyncio.Event) -> None:
+        facts = await wait_for_facts(client, self._settings)
+        self._worker = Worker(client, self._settings, self._metrics, facts)
+        self._metrics.leader.set(1)
+        await self._worker.run(stop)
+
+    async def _lead(self, client: KubeClient, stop: asyncio.Event) -> None:
+        candidate = Candidate(self._settings.identity, self._settings.namespace, _LEASE_NAME)
+        election = Election(client, candidate)
+        await run_until_one_ends(stop.wait(), election.acquire())
         if stop.is_set():
-            waiting.cancel()
             return
-        stopping.cancel()
-        metrics.leader.set(1)
-        holding = asyncio.create_task(lease.hold(client, candidate))
-        working = asyncio.create_task(work(client, settings, metrics, health, stop))
-        done, _ = await asyncio.wait([holding, working], return_when=asyncio.FIRST_COMPLETED)
-        if holding in done and working not in done:
-            # Another one may lead by now: whatever is under way here must not go on.
-            _log.critical("ending: this process no longer leads")
+        holding = asyncio.create_task(election.hold())
+        working = asyncio.create_task(self._work(client, stop))
+        await asyncio.wait([holding, working], return_when=asyncio.FIRST_COMPLETED)
+        if not working.done():
+            # Another one may lead by now: whatever is under way here must not go on, not even to clean up.
+            _log.critical("ending: this process leads no more")
             os._exit(1)
         holding.cancel()
         await working
-        with contextlib.suppress(Exception):
-            await lease.release(client, candidate)
+        with contextlib.suppress(ApiError):
+            await election.release()
+
+
+async def wait_for_facts(client: KubeClient, settings: Settings) -> ClusterFacts:
+    """What the cluster offers, as soon as the API server answers."""
+    while True:
+        try:
+            return await find_facts(client, settings.cluster_domain, settings.namespace)
+        except ApiError as error:
+            _log.warning("waiting for the API server: %s", error.message)
+            await asyncio.sleep(_RETRY_SECONDS)
+
+
+async def run_until_one_ends(*parts: Coroutine[Any, Any, Any]) -> None:
+    """Run side by side until the first ends, end the others, and raise what the first raised."""
+    tasks = [asyncio.ensure_future(part) for part in parts]
+    try:
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks, timeout=_END_SECONDS)
+    for task in done:
+        task.result()
 
 
 async def run(settings: Settings) -> None:
     """Run until a signal."""
     stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
-    await lead_and_work(settings, stop)
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    await Operator(settings).run(stop)
+
+
+def configure_logging(settings: Settings) -> None:
+    """One line an entry; kopf's own talk only when something is wrong, or everything is asked for."""
+    log_format = kopf.LogFormat.JSON if settings.log_format == "json" else kopf.LogFormat.FULL
+    is_debug = settings.log_level == "debug"
+    kopf.configure(verbose=is_debug, log_format=log_format)
+    logging.getLogger().setLevel(settings.log_level.upper())
+    logging.getLogger("kopf").setLevel(logging.DEBUG if is_debug else logging.WARNING)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Entry point. Ends with 0 after a signal, with 1 when leadership or the API server is lost for good."""
+    """Entry point. Ends with 0 after a signal; otherwise, when leadership is lost or a part fails."""
     settings = read_settings(argv)
-    log_format = kopf.LogFormat.JSON if settings.log_format == "json" else kopf.LogFormat.FULL
-    kopf.configure(verbose=settings.log_level == "debug", log_format=log_format)
-    logging.getLogger().setLevel(settings.log_level.upper())
-    logging.getLogger("kopf").setLevel(logging.WARNING if settings.log_level != "debug" else logging.DEBUG)
+    configure_logging(settings)
     asyncio.run(run(settings))
     return 0
 

@@ -1,4 +1,4 @@
-"""The only place that knows kopf: it watches, and puts the key of the resource concerned into the queue.
+"""The only place that knows kopf: it watches, and hands on the key of the resource concerned.
 
 kopf's change-tracking handlers are not used: they write annotations and finalizers on users' objects, and lose a
 failed event. docs/adr/0001-level-based-reconcile.md.
@@ -6,30 +6,30 @@ failed event. docs/adr/0001-level-based-reconcile.md.
 
 import asyncio
 import os
-from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, Final, Protocol
 
 import kopf
 
 from disagg_operator.api.names import GROUP, LABEL_MANAGED_BY, LABEL_NAME, MANAGED_BY, PLURAL, VERSION
+from disagg_operator.build.inputs import ClusterFacts
+from disagg_operator.kube.kinds import POD, Kind
+from disagg_operator.kube.reading import list_kinds
 from disagg_operator.reconcile import Key
 
-Add = Callable[[Key], Awaitable[None]]
-_WATCHED_CHILDREN = (
-    ("apps", "v1", "deployments"),
-    ("", "v1", "configmaps"),
-    ("", "v1", "services"),
-    ("", "v1", "serviceaccounts"),
-    ("", "v1", "pods"),
-    ("rbac.authorization.k8s.io", "v1", "roles"),
-    ("rbac.authorization.k8s.io", "v1", "rolebindings"),
-    ("policy", "v1", "poddisruptionbudgets"),
-    ("networking.k8s.io", "v1", "networkpolicies"),
-    ("apps", "v1", "controllerrevisions"),
-)
+_SELECTOR: Final = f"{LABEL_MANAGED_BY}={MANAGED_BY}"
 
 
-def build_registry(add: Add) -> kopf.OperatorRegistry:
+class Listener(Protocol):
+    """Who is told what the watches bring."""
+
+    def resource_changed(self, key: Key, version: str | None) -> None:
+        """A resource is there in this resourceVersion; None when it is gone."""
+
+    def child_changed(self, key: Key) -> None:
+        """A child or a pod of a resource came, changed or went."""
+
+
+def build_registry(listener: Listener, kinds: list[Kind]) -> kopf.OperatorRegistry:
     """Handlers that turn every event into a key."""
     registry = kopf.OperatorRegistry()
 
@@ -39,22 +39,31 @@ def build_registry(add: Add) -> kopf.OperatorRegistry:
             return kopf.login_with_service_account(settings=settings)
         return await asyncio.to_thread(kopf.login_with_kubeconfig, settings=settings)
 
-    async def resource_changed(namespace: str | None, name: str | None, **_: Any) -> None:
-        await add(Key(namespace or "", name or ""))
+    async def resource_changed(
+        namespace: str | None, name: str | None, type: str | None, meta: kopf.Meta, **_: Any
+    ) -> None:
+        version = None if type == "DELETED" else str(meta.get("resourceVersion", ""))
+        listener.resource_changed(Key(namespace or "", name or ""), version)
 
     async def child_changed(namespace: str | None, labels: kopf.Labels, **_: Any) -> None:
         owner = labels.get(LABEL_NAME)
         if owner:
-            await add(Key(namespace or "", owner))
+            listener.child_changed(Key(namespace or "", owner))
 
     kopf.on.login(registry=registry, retries=3, backoff=1.0)(log_in)
     kopf.on.event(GROUP, VERSION, PLURAL, registry=registry)(resource_changed)
-    for group, version, plural in _WATCHED_CHILDREN:
+    for group, version, plural in map(_selector_of, kinds):
         kopf.on.event(group, version, plural, labels={LABEL_MANAGED_BY: MANAGED_BY}, registry=registry)(child_changed)
     return registry
 
 
-def build_settings(*, is_clusterwide: bool) -> kopf.OperatorSettings:
+def _selector_of(kind: Kind) -> tuple[str, str, str]:
+    """Group, version and plural: how kopf names a kind."""
+    group, _, version = kind.api_version.rpartition("/")
+    return group, version, kind.plural
+
+
+def build_settings(kinds: list[Kind], *, is_clusterwide: bool) -> kopf.OperatorSettings:
     """Settings of kopf: no posting, no peering, watches that notice when they are dead."""
     settings = kopf.OperatorSettings()
     settings.posting.enabled = False
@@ -65,20 +74,18 @@ def build_settings(*, is_clusterwide: bool) -> kopf.OperatorSettings:
     settings.queueing.worker_limit = None
     # Without cluster-wide rights kopf would ask for CRDs and namespaces for ever.
     settings.scanning.disabled = not is_clusterwide
-    for group, version, plural in _WATCHED_CHILDREN:
-        selector = f"{LABEL_MANAGED_BY}={MANAGED_BY}"
-        settings.watching.label_selectors[group, version, plural] = selector
+    for kind in kinds:
+        settings.watching.label_selectors[_selector_of(kind)] = _SELECTOR
     return settings
 
 
-async def watch(add: Add, namespaces: tuple[str, ...], ready: asyncio.Event, stop: asyncio.Event) -> None:
-    """Watch until stopped. `ready` is set when the watches are there."""
+async def watch(listener: Listener, facts: ClusterFacts, namespaces: tuple[str, ...]) -> None:
+    """Watch until cancelled, or until kopf gets a signal. Without namespaces: all of them."""
+    kinds = [*list_kinds(facts), POD]
     await kopf.operator(
-        registry=build_registry(add),
-        settings=build_settings(is_clusterwide=not namespaces),
+        registry=build_registry(listener, kinds),
+        settings=build_settings(kinds, is_clusterwide=not namespaces),
         clusterwide=not namespaces,
         namespaces=namespaces,
-        ready_flag=ready,
-        stop_flag=stop,
         standalone=True,
     )

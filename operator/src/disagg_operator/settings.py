@@ -2,8 +2,9 @@
 
 import argparse
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from disagg_operator.build.inputs import Images, Pins
 
@@ -26,6 +27,24 @@ class Settings:
     log_format: str
 
 
+N = TypeVar("N", int, float)
+
+
+def _positive(kind: Callable[[str], N]) -> Callable[[str], N]:
+    """A number above zero, for argparse."""
+
+    def read(text: str) -> N:
+        try:
+            number = kind(text)
+        except ValueError:
+            number = kind("0")
+        if not number > 0:
+            raise argparse.ArgumentTypeError(f"found {text!r}; write a number above 0")
+        return number
+
+    return read
+
+
 def build_parser() -> argparse.ArgumentParser:
     """The command line."""
     parser = argparse.ArgumentParser(
@@ -46,11 +65,17 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--cluster-domain", default="cluster.local")
     parser.add_argument("--leader-elect", action="store_true", help="act only while holding a Lease")
     parser.add_argument(
-        "--resync-seconds", type=float, default=600.0, help="look at every resource at least this often"
+        "--resync-seconds",
+        type=_positive(float),
+        default=600.0,
+        metavar="S",
+        help="look at every resource at least this often (%(default)s)",
     )
-    parser.add_argument("--workers", type=int, default=8, help="resources worked on at the same time")
-    parser.add_argument("--metrics-port", type=int, default=8080)
-    parser.add_argument("--health-port", type=int, default=8081)
+    parser.add_argument(
+        "--workers", type=_positive(int), default=8, metavar="N", help="resources worked on at once (%(default)s)"
+    )
+    parser.add_argument("--metrics-port", type=int, default=8080, help="/metrics; 0 for none (%(default)s)")
+    parser.add_argument("--health-port", type=int, default=8081, help="/healthz; 0 for none (%(default)s)")
     parser.add_argument("--log-level", choices=["debug", "info", "warning", "error"], default="info")
     parser.add_argument("--log-format", choices=["json", "text"], default="text")
     return parser

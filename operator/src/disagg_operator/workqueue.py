@@ -19,27 +19,44 @@ _WORK_SECONDS: Final = 120.0
 _log = logging.getLogger(__name__)
 
 
+class TryAgainError(Exception):
+    """Work came to a known end before its time. `after` is when the server asks for the next try, in seconds."""
+
+    def __init__(self, message: str, after: float | None = None) -> None:
+        super().__init__(message)
+        self.after = after
+
+
+def _ignore_wait(seconds: float) -> None:
+    """Without somebody who counts, waits are not counted."""
+
+
 @dataclass
 class WorkQueue(Generic[K]):
-    """Keys waiting, at work, and due later. `work` returns the seconds after which to come back, or None."""
+    """Keys waiting, at work, and due later.
+
+    `work` returns the seconds after which to come back, or None. What it raises is logged, and the key is tried again
+    with a growing delay; TryAgainError is an expected trouble, anything else a fault of this program.
+    `on_wait` is told how many seconds a key waited for a worker.
+    """
 
     work: Callable[[K], Awaitable[float | None]]
     spread: Callable[[], float] = random.random
-    _waiting: dict[K, None] = field(default_factory=dict)
+    on_wait: Callable[[float], None] = _ignore_wait
+    last_finished: float = 0.0
+    _waiting: dict[K, float] = field(default_factory=dict)
     _at_work: set[K] = field(default_factory=set)
     _failures: dict[K, int] = field(default_factory=dict)
     _timers: dict[K, asyncio.TimerHandle] = field(default_factory=dict)
-    _wake: asyncio.Condition = field(default_factory=asyncio.Condition)
-    last_finished: float = 0.0
+    _wake: asyncio.Event = field(default_factory=asyncio.Event)
 
-    async def add(self, key: K) -> None:
-        """Have a key worked on soon."""
-        async with self._wake:
-            timer = self._timers.pop(key, None)
-            if timer is not None:
-                timer.cancel()
-            self._waiting[key] = None
-            self._wake.notify()
+    def add(self, key: K) -> None:
+        """Have a key worked on soon. A later date that it had is given up: its next work sets a new one."""
+        timer = self._timers.pop(key, None)
+        if timer is not None:
+            timer.cancel()
+        self._waiting.setdefault(key, asyncio.get_running_loop().time())
+        self._wake.set()
 
     def depth(self) -> int:
         """Keys that wait for a worker."""
@@ -49,72 +66,71 @@ class WorkQueue(Generic[K]):
         """Keys whose last try failed."""
         return len(self._failures)
 
+    def idle_seconds(self) -> float:
+        """Seconds for which keys have waited while no work came to an end; 0 when none waits."""
+        if not self._waiting:
+            return 0.0
+        oldest = min(self._waiting.values())
+        return asyncio.get_running_loop().time() - max(oldest, self.last_finished)
+
     async def run(self, workers: int) -> None:
         """Work until cancelled."""
-        self.last_finished = asyncio.get_running_loop().time()
         try:
             async with asyncio.TaskGroup() as group:
                 for _ in range(workers):
-                    group.create_task(self._worker())
+                    group.create_task(self._serve())
         finally:
             for timer in self._timers.values():
                 timer.cancel()
+            self._timers.clear()
 
-    async def _worker(self) -> None:
+    async def _serve(self) -> None:
         while True:
             key = await self._take()
             try:
                 await self._work_on(key)
             finally:
-                await self._give_back(key)
+                self._at_work.discard(key)
+                self.last_finished = asyncio.get_running_loop().time()
+                # It may have been added meanwhile, which no worker could take then.
+                self._wake.set()
 
     async def _take(self) -> K:
-        async with self._wake:
-            while True:
-                free = next((key for key in self._waiting if key not in self._at_work), None)
-                if free is not None:
-                    del self._waiting[free]
-                    self._at_work.add(free)
-                    return free
-                await self._wake.wait()
-
-    async def _give_back(self, key: K) -> None:
-        async with self._wake:
-            self._at_work.discard(key)
-            self.last_finished = asyncio.get_running_loop().time()
-            self._wake.notify_all()
+        while True:
+            key = next((key for key in self._waiting if key not in self._at_work), None)
+            if key is not None:
+                self.on_wait(asyncio.get_running_loop().time() - self._waiting.pop(key))
+                self._at_work.add(key)
+                return key
+            self._wake.clear()
+            await self._wake.wait()
 
     async def _work_on(self, key: K) -> None:
         try:
             async with asyncio.timeout(_WORK_SECONDS):
                 again = await self.work(key)
+        except TryAgainError as trouble:
+            _log.warning("%s: %s; again in %.1f s", key, trouble, self._retry(key, trouble.after or 0.0))
+        except TimeoutError:
+            _log.warning("%s: not done within %.0f s; again in %.1f s", key, _WORK_SECONDS, self._retry(key))
         except Exception:
             # Whatever it was: one resource's trouble must not end the worker that serves all others.
-            failures = self._failures[key] = self._failures.get(key, 0) + 1
-            delay = retry_delay(failures, self.spread())
-            _log.exception("%s failed (%d in a row); again in %.1f s", key, failures, delay)
-            self._later(key, delay)
-            return
-        self._failures.pop(key, None)
-        if again is not None:
-            self._later(key, again)
+            _log.exception("%s: the operator failed; again in %.1f s", key, self._retry(key))
+        else:
+            self._failures.pop(key, None)
+            if again is not None:
+                self._later(key, again)
+
+    def _retry(self, key: K, at_least: float = 0.0) -> float:
+        failures = self._failures[key] = self._failures.get(key, 0) + 1
+        delay = max(at_least, retry_delay(failures, self.spread()))
+        self._later(key, delay)
+        return delay
 
     def _later(self, key: K, delay: float) -> None:
-        old = self._timers.pop(key, None)
-        if old is not None:
-            old.cancel()
-        loop = asyncio.get_running_loop()
-        self._timers[key] = loop.call_later(delay, self._due, key)
-
-    def _due(self, key: K) -> None:
-        self._timers.pop(key, None)
-        task = asyncio.get_running_loop().create_task(self.add(key))
-        task.add_done_callback(_tell_failure)
-
-
-def _tell_failure(task: "asyncio.Task[None]") -> None:
-    if not task.cancelled() and task.exception() is not None:
-        _log.error("a key could not be queued: %r", task.exception())
+        if key in self._waiting:
+            return  # It was added while it was being worked on, and is next in any case.
+        self._timers[key] = asyncio.get_running_loop().call_later(delay, self.add, key)
 
 
 def retry_delay(failures: int, spread: float) -> float:

@@ -6,6 +6,7 @@ dictionaries, so that no field is lost that this code does not know.
 
 import asyncio
 import json
+from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Final, Self
 
@@ -22,13 +23,23 @@ _MERGE: Final = "application/merge-patch+json"
 _JSON: Final = "application/json"
 
 Query = list[tuple[str, str]]
+_AS_US: Final[Query] = [("fieldManager", FIELD_MANAGER), ("force", "true")]
+Observer = Callable[[str, int], None]
+
+
+def _observe_nothing(method: str, status: int) -> None:
+    """Without somebody who counts, calls are not counted."""
 
 
 class KubeClient:
-    """Calls to one API server. Raises ApiError; a missing object is None where one is read."""
+    """Calls to one API server. Raises ApiError; a missing object is None where one is read.
 
-    def __init__(self, api: ApiClient) -> None:
+    `on_call` is told the method and the HTTP status of each call; 0 when nobody answered.
+    """
+
+    def __init__(self, api: ApiClient, on_call: Observer = _observe_nothing) -> None:
         self._api = api
+        self._on_call = on_call
 
     async def __aenter__(self) -> Self:
         """Use the client for a block."""
@@ -49,10 +60,14 @@ class KubeClient:
                 return None
             raise
 
-    async def list(self, kind: Kind, namespace: str, selector: str) -> list[Manifest]:
-        """Objects that match a label selector, with apiVersion and kind filled in; none where the kind is unknown."""
+    async def list(self, kind: Kind, namespace: str, selector: str = "") -> list[Manifest]:
+        """Objects that match a label selector, with apiVersion and kind filled in; none where the kind is unknown.
+
+        An empty namespace means all of them.
+        """
+        query = [("labelSelector", selector)] if selector else []
         try:
-            answer = await self._call("GET", kind.path(namespace), [("labelSelector", selector)])
+            answer = await self._call("GET", kind.path(namespace), query)
         except ApiError as error:
             if error.status == 404:
                 return []
@@ -70,11 +85,15 @@ class KubeClient:
             raise
         return any(resource["name"] == kind.plural for resource in answer.get("resources", []))
 
-    async def apply(self, manifest: Manifest) -> Manifest:
-        """Server-side apply of a child. Fields of ours are taken back from whoever changed them."""
+    async def apply(self, manifest: Manifest, uid: str = "") -> Manifest:
+        """Server-side apply of a child. Fields of ours are taken back from whoever changed them.
+
+        With a UID only that very object is changed: a new one of its name is a conflict (409).
+        """
         metadata = manifest["metadata"]
         path = kind_of(manifest).path(metadata["namespace"], metadata["name"])
-        return await self._call("PATCH", path, [("fieldManager", FIELD_MANAGER), ("force", "true")], manifest, _APPLY)
+        body = {**manifest, "metadata": {**metadata, "uid": uid}} if uid else manifest
+        return await self._call("PATCH", path, _AS_US, body, _APPLY)
 
     async def delete(self, manifest: Manifest) -> None:
         """Delete exactly this object: another one of its name, or a newer state of it, is left alone."""
@@ -87,16 +106,16 @@ class KubeClient:
             if error.status != 404:
                 raise
 
-    async def patch_status(self, kind: Kind, namespace: str, name: str, status: Manifest) -> None:
-        """Write the status subresource by server-side apply. Raises ApiError when the object is gone."""
+    async def apply_status(self, kind: Kind, metadata: Manifest, status: Manifest) -> None:
+        """Server-side apply of the status of exactly this object. Raises ApiError, 404 or 409 when it is gone."""
+        name, namespace = metadata["name"], metadata["namespace"]
         body = {
             "apiVersion": kind.api_version,
             "kind": kind.kind,
-            "metadata": {"name": name, "namespace": namespace},
+            "metadata": {"name": name, "namespace": namespace, "uid": metadata["uid"]},
             "status": status,
         }
-        query = [("fieldManager", FIELD_MANAGER), ("force", "true")]
-        await self._call("PATCH", kind.path(namespace, name) + "/status", query, body, _APPLY)
+        await self._call("PATCH", kind.path(namespace, name) + "/status", _AS_US, body, _APPLY)
 
     async def create(self, kind: Kind, namespace: str, body: Manifest) -> Manifest:
         """Create an object."""
@@ -118,8 +137,10 @@ class KubeClient:
             async with asyncio.timeout(_TIMEOUT_SECONDS):
                 response = await self._api.call_api(method, url, headers, body, _request_timeout=_TIMEOUT_SECONDS)
                 text = await response.read()
-        except (aiohttp.ClientError, OSError, TimeoutError) as error:
+        except (aiohttp.ClientError, OSError) as error:
+            self._on_call(method, 0)
             raise ApiError(0, "Unreachable", f"the API server cannot be reached: {error!r}") from error
+        self._on_call(method, response.status)
         if response.status >= 400:
             raise _api_error(response.status, text, response.headers.get("Retry-After"))
         answer: Manifest = json.loads(text)

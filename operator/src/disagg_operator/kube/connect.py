@@ -5,10 +5,10 @@ import os
 from kubernetes.aio import config
 from kubernetes.aio.client import ApiClient, Configuration
 
-from disagg_operator.kube.client import KubeClient
+from disagg_operator.kube.client import KubeClient, Observer
 
 
-async def connect() -> KubeClient:
+async def connect(on_call: Observer) -> KubeClient:
     """A client of the cluster that this process belongs to. Raises kubernetes' ConfigException."""
     configuration = Configuration()
     if "KUBERNETES_SERVICE_HOST" in os.environ and "KUBECONFIG" not in os.environ:
@@ -16,4 +16,4 @@ async def connect() -> KubeClient:
     else:
         await config.load_kube_config(client_configuration=configuration)
     configuration.connection_pool_maxsize = 32
-    return KubeClient(ApiClient(configuration))
+    return KubeClient(ApiClient(configuration), on_call)

@@ -2,7 +2,7 @@
 
 
 class ApiError(Exception):
-    """The API server refused, or could not be reached (status 0). Most are worth another try later."""
+    """The API server refused, or could not be reached (status 0)."""
 
     def __init__(self, status: int, reason: str, message: str, retry_after: float | None = None) -> None:
         super().__init__(message)
@@ -10,6 +10,11 @@ class ApiError(Exception):
         self.reason = reason
         self.message = message
         self.retry_after = retry_after
+
+    @property
+    def is_unreachable(self) -> bool:
+        """Nobody answered: what else was to be done now will fail too."""
+        return self.status == 0
 
     @property
     def is_conflict(self) -> bool:
@@ -24,4 +29,4 @@ class ApiError(Exception):
     @property
     def is_invalid(self) -> bool:
         """The object itself is wrong: another try with the same content gets the same answer."""
-        return self.status in (400, 422)
+        return self.status in (400, 413, 422)

@@ -17,9 +17,10 @@ class Kind:
     plural: str
 
     def path(self, namespace: str, name: str = "") -> str:
-        """URL path of the collection, or of one object."""
+        """URL path of the collection, or of one object. Without a namespace: the collection over all of them."""
         prefix = "api" if "/" not in self.api_version else "apis"
-        collection = f"/{prefix}/{self.api_version}/namespaces/{namespace}/{self.plural}"
+        scope = f"namespaces/{namespace}/" if namespace else ""
+        collection = f"/{prefix}/{self.api_version}/{scope}{self.plural}"
         return f"{collection}/{name}" if name else collection
 
 

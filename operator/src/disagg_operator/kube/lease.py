@@ -13,8 +13,10 @@ from disagg_operator.kube.client import KubeClient
 from disagg_operator.kube.errors import ApiError
 from disagg_operator.kube.kinds import LEASE, Manifest
 
+# A Lease is free when it was not renewed for so long. Its holder gives up earlier than that, by its own clock.
 LEASE_SECONDS: Final = 15
-RENEW_SECONDS: Final = 5
+GIVE_UP_SECONDS: Final = 10
+RENEW_SECONDS: Final = 3
 _FORMAT: Final = "%Y-%m-%dT%H:%M:%S.%fZ"
 _log = logging.getLogger(__name__)
 
@@ -28,13 +30,29 @@ class Candidate:
     name: str
 
 
-def is_free(lease: Manifest, identity: str, now: datetime) -> bool:
-    """Whether `identity` may take or keep this Lease."""
+@dataclass(frozen=True)
+class Sight:
+    """A Lease's last renewal as one process saw it: whose and which, and when by the clock of this process."""
+
+    holder: str
+    renewal: str
+    since: float
+
+
+def see(lease: Manifest, before: Sight | None, now: float) -> Sight:
+    """What is seen now. The time stays while nothing was renewed: no two machines' clocks are compared."""
     spec = lease.get("spec", {})
-    if not spec.get("holderIdentity") or spec["holderIdentity"] == identity:
+    holder, renewal = spec.get("holderIdentity") or "", spec.get("renewTime") or ""
+    if before is not None and (before.holder, before.renewal) == (holder, renewal):
+        return before
+    return Sight(holder, renewal, now)
+
+
+def is_free(lease: Manifest, identity: str, sight: Sight, now: float) -> bool:
+    """Whether `identity` may take or keep this Lease."""
+    if sight.holder in ("", identity):
         return True
-    renewed = datetime.strptime(spec["renewTime"], _FORMAT).replace(tzinfo=UTC)
-    return (now - renewed).total_seconds() > float(spec.get("leaseDurationSeconds", LEASE_SECONDS))
+    return now - sight.since > float(lease["spec"].get("leaseDurationSeconds", LEASE_SECONDS))
 
 
 def renewed_spec(lease: Manifest, identity: str, now: datetime) -> Manifest:
@@ -51,62 +69,77 @@ def renewed_spec(lease: Manifest, identity: str, now: datetime) -> Manifest:
     }
 
 
-async def try_hold(client: KubeClient, candidate: Candidate) -> bool:
-    """Take or renew the Lease once. False when another one holds it. Raises ApiError when nothing is known."""
-    now = datetime.now(UTC)
-    lease = await client.get(LEASE, candidate.namespace, candidate.name)
-    try:
-        if lease is None:
-            body = {
-                "apiVersion": LEASE.api_version,
-                "kind": LEASE.kind,
-                "metadata": {"name": candidate.name, "namespace": candidate.namespace},
-                "spec": renewed_spec({}, candidate.identity, now),
-            }
-            await client.create(LEASE, candidate.namespace, body)
-            return True
-        if not is_free(lease, candidate.identity, now):
-            return False
-        lease["spec"] = renewed_spec(lease, candidate.identity, now)
-        await client.replace(LEASE, candidate.namespace, candidate.name, lease)
-    except ApiError as error:
-        if error.is_conflict:
-            return False
-        raise
-    return True
+class Election:
+    """One candidate's part in the election."""
 
+    def __init__(self, client: KubeClient, candidate: Candidate) -> None:
+        self._client = client
+        self._candidate = candidate
+        self._sight: Sight | None = None
 
-async def acquire(client: KubeClient, candidate: Candidate) -> None:
-    """Wait until this process leads."""
-    _log.info("waiting to lead: Lease %s/%s", candidate.namespace, candidate.name)
-    while True:
-        try:
-            if await try_hold(client, candidate):
-                _log.info("leading as %s", candidate.identity)
+    async def acquire(self) -> None:
+        """Wait until this process leads."""
+        me = self._candidate
+        _log.info("waiting to lead: Lease %s/%s", me.namespace, me.name)
+        while True:
+            try:
+                if await self._try_hold():
+                    _log.info("leading as %s", me.identity)
+                    return
+            except ApiError as error:
+                _log.warning("cannot take the Lease: %s", error)
+            await asyncio.sleep(RENEW_SECONDS)
+
+    async def hold(self) -> None:
+        """Renew until leadership is lost or may be; then return."""
+        loop = asyncio.get_running_loop()
+        renewed = loop.time()
+        while True:
+            await asyncio.sleep(RENEW_SECONDS)
+            try:
+                # The renewal is as old as the moment before it was asked for.
+                asked = loop.time()
+                async with asyncio.timeout_at(renewed + GIVE_UP_SECONDS):
+                    if not await self._try_hold():
+                        _log.error("the Lease is another one's by now")
+                        return
+                renewed = asked
+            except ApiError as error:
+                _log.warning("cannot renew the Lease: %s", error)
+            except TimeoutError:
+                _log.error("the Lease could not be renewed for %d s", GIVE_UP_SECONDS)
                 return
-        except ApiError as error:
-            _log.warning("cannot read the Lease: %s", error)
-        await asyncio.sleep(RENEW_SECONDS)
 
+    async def release(self) -> None:
+        """Let the Lease go at a clean end, so that the next leader need not wait. Raises ApiError."""
+        me = self._candidate
+        lease = await self._client.get(LEASE, me.namespace, me.name)
+        if lease is not None and lease.get("spec", {}).get("holderIdentity") == me.identity:
+            lease["spec"] = {**lease["spec"], "holderIdentity": "", "leaseDurationSeconds": 1}
+            await self._client.replace(LEASE, me.namespace, me.name, lease)
 
-async def hold(client: KubeClient, candidate: Candidate) -> None:
-    """Renew until leadership is lost; then return."""
-    loop = asyncio.get_running_loop()
-    renewed = loop.time()
-    while loop.time() - renewed < LEASE_SECONDS - RENEW_SECONDS:
-        await asyncio.sleep(RENEW_SECONDS)
+    async def _try_hold(self) -> bool:
+        """Take or renew the Lease once. False when another one holds it. Raises ApiError when nothing is known."""
+        me, now = self._candidate, datetime.now(UTC)
+        lease = await self._client.get(LEASE, me.namespace, me.name)
         try:
-            if not await try_hold(client, candidate):
-                break
-            renewed = loop.time()
+            if lease is None:
+                body = {
+                    "apiVersion": LEASE.api_version,
+                    "kind": LEASE.kind,
+                    "metadata": {"name": me.name, "namespace": me.namespace},
+                    "spec": renewed_spec({}, me.identity, now),
+                }
+                await self._client.create(LEASE, me.namespace, body)
+                return True
+            clock = asyncio.get_running_loop().time()
+            self._sight = see(lease, self._sight, clock)
+            if not is_free(lease, me.identity, self._sight, clock):
+                return False
+            lease["spec"] = renewed_spec(lease, me.identity, now)
+            await self._client.replace(LEASE, me.namespace, me.name, lease)
         except ApiError as error:
-            _log.warning("cannot renew the Lease: %s", error)
-    _log.error("leadership is lost")
-
-
-async def release(client: KubeClient, candidate: Candidate) -> None:
-    """Let the Lease go at a clean end, so that the next leader need not wait."""
-    lease = await client.get(LEASE, candidate.namespace, candidate.name)
-    if lease is not None and lease.get("spec", {}).get("holderIdentity") == candidate.identity:
-        lease["spec"] = {**lease["spec"], "holderIdentity": "", "leaseDurationSeconds": 1}
-        await client.replace(LEASE, candidate.namespace, candidate.name, lease)
+            if error.is_conflict:
+                return False
+            raise
+        return True

@@ -1,4 +1,4 @@
-"""Asks a Mooncake master what it has: read-only pages of its admin port, with a short time limit."""
+"""Asks a Mooncake master what it has: a read-only page of its admin port, with a short time limit."""
 
 import asyncio
 import logging
@@ -7,11 +7,15 @@ from typing import Final
 import aiohttp
 
 _TIMEOUT_SECONDS: Final = 3.0
+_MAX_BYTES: Final = 1 << 20
 _log = logging.getLogger(__name__)
 
 
-async def count_segments(base_url: str) -> int | None:
-    """Segments registered with the master behind `base_url` (http://host:port), or None when it cannot be asked."""
+async def list_segments(base_url: str) -> tuple[str, ...] | None:
+    """Names of the segments registered with the master behind `base_url` (http://host:port).
+
+    A name is the address that its engine was told, with a port. None when the master cannot be asked.
+    """
     timeout = aiohttp.ClientTimeout(total=_TIMEOUT_SECONDS)
     try:
         async with (
@@ -21,8 +25,8 @@ async def count_segments(base_url: str) -> int | None:
         ):
             if answer.status != 200:
                 return None
-            text = await answer.text()
-    except (aiohttp.ClientError, OSError, TimeoutError) as error:
+            text = (await answer.content.read(_MAX_BYTES)).decode(errors="replace")
+    except (aiohttp.ClientError, OSError) as error:
         _log.debug("master %s: %r", base_url, error)
         return None
-    return sum(1 for line in text.splitlines() if line.strip())
+    return tuple(line.strip() for line in text.splitlines() if line.strip())

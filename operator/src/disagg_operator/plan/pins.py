@@ -1,15 +1,17 @@
 """Which images and template version a resource is built with: those recorded for it, until its user changes it.
 
-A record is a ControllerRevision. It holds the pins and the spec they were chosen for, replica counts left out. So a
-new operator, chart or default restarts nobody's engines: it is taken up at the next change of the spec that is more
-than a count, or at a new `spec.restart`. docs/adr/0006-pins.md.
+A record is a ControllerRevision. It holds the pins and the spec that they were chosen for. So a new operator, chart or
+default restarts nobody's engines: it is taken up at the next change of the spec that is more than a replica count, or
+at a new `spec.restart`. docs/adr/0006-pins.md.
 """
 
 import hashlib
 import json
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
-from typing import Any, Final
+from typing import Any
+
+from pydantic import BaseModel
 
 from disagg_operator.api.names import object_labels
 from disagg_operator.api.resource import DisaggregatedInference, Spec
@@ -17,49 +19,68 @@ from disagg_operator.build.inputs import ClusterFacts, Context, Images, Pins
 from disagg_operator.build.objects import build_owner_reference
 
 Manifest = dict[str, Any]
-_COUNTS: Final = ("prefill", "decode", "router")
 
 
 @dataclass(frozen=True)
 class PinDecision:
-    """The pins to build with, the records to keep, and whether newer ones wait for a change by the user."""
+    """The pins to build with, and the records to keep, oldest first."""
 
     pins: Pins
     records: tuple[Manifest, ...]
-    is_update_available: bool
-
-
-def spec_digest(spec: Spec) -> str:
-    """Digest of what the user wishes, without replica counts and without fields at their default."""
-    body = spec.model_dump(by_alias=True, mode="json", exclude_defaults=True)
-    for part in _COUNTS:
-        body.get(part, {}).pop("replicas", None)
-    return _digest({key: value for key, value in body.items() if value != {}})
 
 
 def decide_pins(resource: DisaggregatedInference, records: Iterable[Manifest], current: Pins) -> PinDecision:
-    """Keep the newest record while the user's wish is the same; else record the operator's present pins.
+    """Keep the newest record's pins while the user's wish is the same; else record the operator's `current` ones.
 
     `records` are this resource's ControllerRevisions, in any order.
     """
     kept = sorted(records, key=lambda record: int(record["revision"]))
-    digest = spec_digest(resource.spec)
-    generation = resource.metadata.generation
-    newest = kept[-1] if kept else None
-    if newest is not None and _belongs(newest["data"], digest, generation):
-        pins = read_pins(newest["data"])
-        return PinDecision(pins, tuple(_as_wanted(resource, record) for record in kept), pins != current)
-    number = int(newest["revision"]) + 1 if newest is not None else 1
-    data = {"pins": asdict(current), "specDigest": digest, "generation": generation}
-    record = build_record(resource, number, data)
-    old = [_as_wanted(resource, entry) for entry in kept]
-    limit = resource.spec.revision_history_limit
-    return PinDecision(current, (*old[len(old) - limit if limit < len(old) else 0 :], record), False)
+    wanted = [_as_wanted(resource, record) for record in kept]
+    newest = kept[-1]["data"] if kept else None
+    if newest is not None and _belongs(newest, resource):
+        return PinDecision(read_pins(newest), tuple(wanted))
+    number = int(kept[-1]["revision"]) + 1 if kept else 1
+    spec = without_counts(resource.spec).model_dump(by_alias=True, mode="json")
+    data = {"pins": asdict(current), "spec": spec, "generation": resource.metadata.generation}
+    first = max(0, len(wanted) - resource.spec.revision_history_limit)
+    return PinDecision(current, (*wanted[first:], build_record(resource, number, data)))
 
 
-def _belongs(data: Manifest, digest: str, generation: int) -> bool:
-    """Whether a record was made for this wish. The same generation means that no user has changed anything."""
-    return bool(data["generation"] == generation or data["specDigest"] == digest)
+def _belongs(data: Manifest, resource: DisaggregatedInference) -> bool:
+    """Whether a record was made for this wish. The same generation means that nobody has changed anything."""
+    if data["generation"] == resource.metadata.generation:
+        return True
+    return is_same_wish(data["spec"], without_counts(resource.spec))
+
+
+def without_counts(spec: Spec) -> Spec:
+    """The wish without what scales."""
+    parts = {
+        "prefill": spec.prefill.model_copy(update={"replicas": None, "scaling": None}),
+        "decode": spec.decode.model_copy(update={"replicas": None, "scaling": None}),
+        "router": spec.router.model_copy(update={"replicas": 1}),
+    }
+    return spec.model_copy(update=parts)
+
+
+def is_same_wish(recorded: Any, present: Any) -> bool:
+    """Whether a recorded wish (plain JSON, all defaults written out) and the present one are the same.
+
+    A field that the record does not know yet must be at its default; one that this operator knows no more counts for
+    nothing. So a field or a default that comes with a new operator is no change by the user.
+    """
+    if isinstance(present, BaseModel) and isinstance(recorded, dict):
+        for name, field in type(present).model_fields.items():
+            value, key = getattr(present, name), field.alias or name
+            if key not in recorded:
+                if value != field.get_default(call_default_factory=True, validated_data={}):
+                    return False
+            elif not is_same_wish(recorded[key], value):
+                return False
+        return True
+    if isinstance(present, list) and isinstance(recorded, list):
+        return len(present) == len(recorded) and all(map(is_same_wish, recorded, present))
+    return bool(recorded == present)
 
 
 def read_pins(data: Manifest) -> Pins:

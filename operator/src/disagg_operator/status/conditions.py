@@ -104,7 +104,7 @@ def judge_degraded(seen: Observation) -> Verdict:
     """True when something wished is lost or fails. What the user scaled to zero is neither."""
     failing = [part for part in _parts(seen) if part.failures and not part.is_settled]
     if failing:
-        message = "; ".join(failure for part in failing for failure in part.failures)
+        message = "; ".join(dict.fromkeys(failure for part in failing for failure in part.failures))
         return Verdict(ConditionType.DEGRADED, True, Reason.POD_FAILING, message)
     lost = [part for part in _parts(seen) if part.is_lost or part.is_stuck]
     if lost:
@@ -132,12 +132,18 @@ def judge_kv_sharing(seen: Observation, expected: Expectation) -> Verdict:
     for part in (prefill, decode):
         if part.ready == 0:
             return Verdict(kind, False, _NOT_READY[part.component], _tell(part))
+    if not expected.has_managed_master:
+        message = "the master is not this resource's own, so it is not asked which segments it has"
+        return Verdict(kind, None, Reason.MASTER_EXTERNAL, message)
+    master = seen.parts.get(Component.MASTER)
+    if master is not None and master.ready == 0:
+        return Verdict(kind, False, Reason.MASTER_NOT_READY, _tell(master))
     if seen.segments is None:
-        message = "the master's admin page cannot be asked"
+        message = "the master's admin page cannot be asked from the operator"
         return Verdict(kind, None, Reason.MASTER_UNREACHABLE, message)
     wanted = expected_segments(seen, expected)
-    told = f"{seen.segments} of {wanted} segments are registered with the master"
-    if seen.segments < wanted:
+    told = f"{seen.shared} of {wanted} segments of ready engines are registered with the master"
+    if seen.shared < wanted:
         return Verdict(kind, False, Reason.SEGMENTS_MISSING, told)
     return Verdict(kind, True, Reason.SEGMENTS_REGISTERED, told)
 
@@ -160,13 +166,34 @@ def judge_update(expected: Expectation) -> Verdict:
     return Verdict(ConditionType.UPDATE_AVAILABLE, False, Reason.UP_TO_DATE, message)
 
 
-def judge_halt(reason: Reason, message: str, *, is_final: bool) -> list[Verdict]:
-    """Conditions of a resource that cannot be written now: finally (Stalled) or for the moment (Reconciling)."""
+def judge_halt(seen: Observation, reason: Reason, message: str, *, is_final: bool) -> list[Verdict]:
+    """Conditions of a resource that cannot be written now: finally (Stalled) or for the moment (Reconciling).
+
+    What an earlier spec has brought about may still serve, so it is judged as far as it is there.
+    """
     extra = ConditionType.STALLED if is_final else ConditionType.RECONCILING
+    verdicts = [Verdict(ConditionType.READY, False, reason, message)]
+    if {Component.DECODE, Component.ROUTER} <= seen.parts.keys():
+        verdicts += [judge_available(seen), judge_degraded(seen)]
+    else:
+        verdicts += [
+            Verdict(ConditionType.AVAILABLE, False, reason, message),
+            Verdict(ConditionType.DEGRADED, False, Reason.AS_WISHED, "nothing is there that could be lost"),
+        ]
     return [
-        Verdict(ConditionType.READY, False, reason, message),
+        *verdicts,
         Verdict(ConditionType.PROGRESSING, not is_final, reason, message),
+        Verdict(ConditionType.KV_SHARING, None, reason, "not judged while the resource cannot be written"),
         Verdict(extra, True, reason, message),
+    ]
+
+
+def judge_start() -> list[Verdict]:
+    """Conditions at first sight, before anything is written: no tool may take a new resource for a ready one."""
+    message = "the operator has seen this resource and makes its children"
+    return [
+        Verdict(ConditionType.READY, False, Reason.STARTING, message),
+        Verdict(ConditionType.RECONCILING, True, Reason.STARTING, message),
     ]
 
 

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from disagg_operator.api.names import LABEL_ROLE, Component
+from disagg_operator.api.names import ENGINE_ROLES, LABEL_ROLE, Component
 
 Manifest = dict[str, Any]
 
@@ -20,6 +20,7 @@ _BAD_WAITING: Final = frozenset(
     }
 )
 _MAX_MESSAGE: Final = 400
+_MAX_FAILURES: Final = 3
 
 
 @dataclass(frozen=True)
@@ -51,44 +52,87 @@ class Part:
 
 @dataclass(frozen=True)
 class Observation:
-    """All parts of one resource, and what the master says. `segments` is None when it could not be asked."""
+    """All parts of one resource, and what the master says.
+
+    `segments` are the names of all that are registered, None when the master could not be asked. `shared` counts
+    those of ready engines: a segment outlives its engine for a while.
+    """
 
     parts: dict[Component, Part]
-    segments: int | None = None
+    segments: tuple[str, ...] | None = None
+    shared: int = 0
 
 
-def observe_part(component: Component, desired: Manifest, live: Manifest | None, pods: Iterable[Manifest]) -> Part:
-    """Facts about one workload, from its manifest, its live object and its pods."""
-    wished = int(desired["spec"]["replicas"])
+def observe_part(component: Component, wanted: Manifest | None, live: Manifest | None, pods: list[Manifest]) -> Part:
+    """Facts about one workload: from its manifest where one is wanted, its live object and its pods.
+
+    One of the two manifests must be given. A manifest without a count leaves it to whoever scales the live object.
+    """
+    wished = (wanted or {}).get("spec", {}).get("replicas")
+    if wished is None:
+        wished = (live or {}).get("spec", {}).get("replicas", 1)
     if live is None:
-        return Part(component, wished)
+        return Part(component, int(wished))
     status = live.get("status", {})
     conditions = {condition["type"]: condition for condition in status.get("conditions", [])}
-    progressing = conditions.get("Progressing", {})
+    progressing, refused = conditions.get("Progressing", {}), conditions.get("ReplicaFailure", {})
     failures = [message for pod in pods for message in pod_failures(pod)]
-    if conditions.get("ReplicaFailure", {}).get("status") == "True":
-        failures.insert(0, str(conditions["ReplicaFailure"].get("message", "pods cannot be made")))
+    if refused.get("status") == "True":
+        failures.insert(0, f"pods cannot be made: {refused.get('message', '')}"[:_MAX_MESSAGE])
     return Part(
         component,
-        wished,
+        int(wished),
         exists=True,
         replicas=status.get("replicas", 0),
         ready=status.get("readyReplicas", 0),
-        updated=status.get("updatedReplicas", status.get("replicas", 0) if desired["kind"] != "Deployment" else 0),
-        is_observed=status.get("observedGeneration", 0) >= live["metadata"].get("generation", 0),
-        has_completed=progressing.get("reason") == "NewReplicaSetAvailable",
+        updated=status.get("updatedReplicas", 0),
+        is_observed=_has_caught_up(live),
+        has_completed=progressing.get("reason") == "NewReplicaSetAvailable"
+        or (live["kind"] != "Deployment" and conditions.get("Available", {}).get("status") == "True"),
         is_stuck=progressing.get("reason") == "ProgressDeadlineExceeded",
-        failures=tuple(failures[:3]),
+        failures=tuple(dict.fromkeys(failures))[:_MAX_FAILURES],
     )
 
 
+def _has_caught_up(live: Manifest) -> bool:
+    """Whether the workload's controller has seen the present spec. Not every kind tells."""
+    status = live.get("status", {})
+    if "observedGeneration" not in status and live["kind"] != "Deployment":
+        return bool(status)
+    return bool(status.get("observedGeneration", 0) >= live["metadata"].get("generation", 0))
+
+
 def pods_of(component: Component, pods: Iterable[Manifest]) -> list[Manifest]:
-    """Pods of one part that are not leaving."""
+    """Pods of one part that are not leaving; where a replica spans nodes, those of the other nodes too."""
+    roles = (component.value, f"{component.value}-worker")
     return [
         pod
         for pod in pods
-        if pod["metadata"].get("labels", {}).get(LABEL_ROLE) == component and "deletionTimestamp" not in pod["metadata"]
+        if pod["metadata"].get("labels", {}).get(LABEL_ROLE) in roles and "deletionTimestamp" not in pod["metadata"]
     ]
+
+
+def count_shared(segments: Iterable[str], pods: Iterable[Manifest]) -> int:
+    """Segments that belong to ready engine pods. A segment is named after its pod's address."""
+    addresses = {
+        address["ip"]
+        for pod in pods
+        if _is_ready(pod) and pod["metadata"].get("labels", {}).get(LABEL_ROLE) in ENGINE_ROLES
+        for address in pod["status"].get("podIPs", [])
+    }
+    return sum(1 for segment in segments if _host(segment) in addresses)
+
+
+def _is_ready(pod: Manifest) -> bool:
+    conditions = pod.get("status", {}).get("conditions", [])
+    return any(condition["type"] == "Ready" and condition["status"] == "True" for condition in conditions)
+
+
+def _host(segment: str) -> str:
+    """The address in `10.0.0.1:1234`, `[fd00::1]:1234` or without a port."""
+    if segment.startswith("["):
+        return segment[1:].partition("]")[0]
+    return segment if segment.count(":") > 1 else segment.partition(":")[0]
 
 
 def pod_failures(pod: Manifest) -> list[str]:

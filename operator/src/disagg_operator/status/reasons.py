@@ -40,14 +40,18 @@ class Reason(StrEnum):
     POD_FAILING = "PodFailing"
     PROGRESS_DEADLINE_EXCEEDED = "ProgressDeadlineExceeded"
     API_ERROR = "ApiError"
+    FORBIDDEN = "Forbidden"
     RESOURCE_CONFLICT = "ResourceConflict"
+    INTERNAL_ERROR = "InternalError"
     # Not as wished until the user changes something.
     INVALID_SPEC = "InvalidSpec"
+    CHILD_REFUSED = "ChildRefused"
     # KV sharing.
     PREFILL_SCALED_TO_ZERO = "PrefillScaledToZero"
     DECODE_SCALED_TO_ZERO = "DecodeScaledToZero"
     SEGMENTS_MISSING = "SegmentsMissing"
     MASTER_UNREACHABLE = "MasterUnreachable"
+    MASTER_EXTERNAL = "MasterExternal"
     CONNECTOR_REPLACED = "ConnectorReplaced"
     # Updates.
     OPERATOR_DEFAULTS_CHANGED = "OperatorDefaultsChanged"

@@ -1,16 +1,18 @@
 """The whole status of a resource, and the events that its transitions deserve."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
-from disagg_operator.api.names import Component, selector_labels
+from disagg_operator.api.names import ENGINE_ROLES, Component, selector_labels
 from disagg_operator.api.resource import DisaggregatedInference
 from disagg_operator.build.inputs import Desired
 from disagg_operator.status.conditions import Expectation, Verdict, expected_segments, merge_conditions
-from disagg_operator.status.observation import Observation
-from disagg_operator.status.reasons import ConditionType
+from disagg_operator.status.observation import Observation, Part
+from disagg_operator.status.reasons import ConditionType, Reason
 
 Manifest = dict[str, Any]
+_MAX_HINTS: Final = 32
 _UNITS: Final = (("Ti", 2**40), ("Gi", 2**30), ("Mi", 2**20), ("Ki", 2**10))
 
 
@@ -33,31 +35,51 @@ def build_status(
         "endpoint": desired.endpoint,
         "model": desired.model_name,
         "kvStore": {
-            "segments": seen.segments or 0,
+            "segments": len(seen.segments or ()),
             "expectedSegments": expected_segments(seen, expected),
             "poolSize": format_size(desired.pool_bytes),
         },
     }
-    for role in (Component.PREFILL, Component.DECODE):
-        part = seen.parts[role]
-        labels = selector_labels(resource.metadata.name, role)
-        status[role.value] = {
-            "replicas": part.replicas,
-            "readyReplicas": part.ready,
-            "updatedReplicas": part.updated,
-            "ready": f"{part.ready}/{part.wished}",
-            "selector": ",".join(f"{key}={value}" for key, value in labels.items()),
-            "revision": desired.revisions[role.value],
-        }
+    for role in ENGINE_ROLES:
+        status[role.value] = {**_role_counts(seen.parts[role]), **_role_names(resource, desired, role)}
     if desired.hints:
-        status["hints"] = list(desired.hints[:32])
+        status["hints"] = list(desired.hints[:_MAX_HINTS])
     return status
 
 
-def halted_status(resource: DisaggregatedInference, old: Manifest) -> Manifest:
-    """The status of a resource that could not be written: what was last known, for the present generation."""
-    kept = {key: value for key, value in old.items() if key != "conditions"}
-    return {**kept, "observedGeneration": resource.metadata.generation}
+def _role_counts(part: Part) -> Manifest:
+    return {
+        "replicas": part.replicas,
+        "readyReplicas": part.ready,
+        "updatedReplicas": part.updated,
+        "ready": f"{part.ready}/{part.wished}",
+    }
+
+
+def _role_names(resource: DisaggregatedInference, desired: Desired, role: Component) -> Manifest:
+    labels = selector_labels(resource.metadata.name, role)
+    selector = ",".join(f"{key}={value}" for key, value in labels.items())
+    return {"selector": selector, "revision": desired.revisions[role.value]}
+
+
+def halted_status(generation: int, old: Manifest, seen: Observation) -> Manifest:
+    """The status of a resource that cannot be written now: what was last known, with present counts."""
+    status = {key: value for key, value in old.items() if key != "conditions"}
+    status["observedGeneration"] = generation
+    for role in ENGINE_ROLES:
+        if role in seen.parts:
+            status[role.value] = {**status.get(role.value, {}), **_role_counts(seen.parts[role])}
+    return status
+
+
+def is_same_status(one: Manifest, other: Manifest) -> bool:
+    """Whether two statuses say the same; conditions have no order."""
+    return _by_type(one) == _by_type(other)
+
+
+def _by_type(status: Manifest) -> Manifest:
+    conditions = {condition["type"]: condition for condition in status.get("conditions", [])}
+    return {**status, "conditions": conditions}
 
 
 def with_conditions(status: Manifest, old: Manifest, verdicts: list[Verdict], now: str) -> Manifest:
@@ -74,40 +96,54 @@ def format_size(size: int) -> str:
     return str(size)
 
 
-_TOLD: Final = (
-    ConditionType.READY,
-    ConditionType.AVAILABLE,
-    ConditionType.DEGRADED,
-    ConditionType.KV_SHARING,
-    ConditionType.UPDATE_AVAILABLE,
-    ConditionType.STALLED,
+# What an event is called when a condition becomes True, and when it is True no more.
+_EVENTS: Final = {
+    ConditionType.READY: ("Ready", "NotReady"),
+    ConditionType.AVAILABLE: ("Available", "NotAvailable"),
+    ConditionType.KV_SHARING: ("KVSharing", "KVSharingLost"),
+    ConditionType.DEGRADED: ("Degraded", "Recovered"),
+    ConditionType.UPDATE_AVAILABLE: ("UpdateAvailable", ""),
+    ConditionType.STALLED: ("Stalled", ""),
+}
+_WARNINGS: Final = frozenset({"NotAvailable", "KVSharingLost", "Degraded", "Stalled"})
+# While these keep the operator from writing, they are told by their own name.
+_OBSTACLES: Final = frozenset(
+    {Reason.RESOURCE_CONFLICT, Reason.FORBIDDEN, Reason.API_ERROR, Reason.WAITING_FOR_OLD_CHILDREN}
 )
-_GOOD_IF_TRUE: Final = (ConditionType.READY, ConditionType.AVAILABLE, ConditionType.KV_SHARING)
 
 
 def plan_events(old: Manifest, new: Manifest) -> list[Event]:
-    """One event for each condition that flipped or changed its reason. The first sight of a good state is none."""
+    """Events for what flipped between two statuses, obstacles and new revisions. A repeated state is told once."""
     before = {condition["type"]: condition for condition in old.get("conditions", [])}
-    events = []
+    events = [*_tell_revisions(old, new)]
     for condition in new["conditions"]:
-        kind = ConditionType(condition["type"])
-        known = before.get(condition["type"])
-        if kind not in _TOLD or (known and _same(known, condition)):
-            continue
-        is_good = (condition["status"] == "True") == (kind in _GOOD_IF_TRUE)
-        if known is None and not _is_worth_telling(kind, condition["status"]):
-            continue
-        is_quiet = is_good or condition["status"] == "Unknown" or kind == ConditionType.UPDATE_AVAILABLE
-        reason = kind.value if condition["status"] == "True" else f"Not{kind.value}"
-        events.append(
-            Event("Normal" if is_quiet else "Warning", reason, f"{condition['reason']}: {condition['message']}")
-        )
+        told = _tell_condition(before.get(condition["type"], {}), condition)
+        if told is not None:
+            events.append(told)
     return events
 
 
-def _is_worth_telling(kind: ConditionType, status: str) -> bool:
-    return status == "True" and kind in (ConditionType.READY, ConditionType.DEGRADED, ConditionType.STALLED)
+def _tell_revisions(old: Manifest, new: Manifest) -> Iterator[Event]:
+    for role in ENGINE_ROLES:
+        before, after = (status.get(role.value, {}).get("revision") for status in (old, new))
+        if before and after and before != after:
+            yield Event("Normal", "RolloutStarted", f"{role} pods move from revision {before} to {after}")
 
 
-def _same(known: Manifest, condition: Manifest) -> bool:
-    return bool(known["status"] == condition["status"] and known["reason"] == condition["reason"])
+def _tell_condition(known: Manifest, condition: Manifest) -> Event | None:
+    kind, message = ConditionType(condition["type"]), f"{condition['reason']}: {condition['message']}"
+    is_true, was_true = condition["status"] == "True", known.get("status") == "True"
+    if kind == ConditionType.RECONCILING:
+        is_news = condition["reason"] in _OBSTACLES and condition["reason"] != known.get("reason")
+        return Event("Warning", condition["reason"], condition["message"]) if is_news else None
+    became, ended = _EVENTS.get(kind, ("", ""))
+    has_new_reason = kind in (ConditionType.DEGRADED, ConditionType.STALLED) and condition["reason"] != known.get(
+        "reason"
+    )
+    if is_true and (not was_true or has_new_reason):
+        name = became
+    elif was_true and not is_true:
+        name = ended
+    else:
+        return None
+    return Event("Warning" if name in _WARNINGS else "Normal", name, message) if name else None

@@ -1,0 +1,60 @@
+"""Carries out a plan: applies, then prunes. Refusals are collected, so that one does not keep the others back."""
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from disagg_operator.kube.client import KubeClient
+from disagg_operator.kube.errors import ApiError
+from disagg_operator.kube.kinds import Manifest
+from disagg_operator.plan.changes import Changes, object_key
+
+_log = logging.getLogger(__name__)
+OnWrite = Callable[[str, str], None]
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """A child that the API server did not take."""
+
+    child: str
+    error: ApiError
+
+    def __str__(self) -> str:
+        """One sentence for a condition."""
+        return f"{self.child}: {self.error.message}"
+
+
+async def write_changes(
+    client: KubeClient, changes: Changes, on_write: OnWrite
+) -> tuple[list[Manifest], tuple[Refusal, ...]]:
+    """Returns the live children after it, and what was refused. Nothing is pruned after a refusal.
+
+    `on_write` is told verb and kind of each write. Raises ApiError on a conflict and when nobody answers.
+    """
+    live = dict(changes.live)
+    refusals = []
+    for manifest in changes.applies:
+        key = object_key(manifest)
+        uid = changes.live[key]["metadata"]["uid"] if key in changes.live else ""
+        try:
+            live[key] = await client.apply(manifest, uid)
+        except ApiError as error:
+            if error.is_unreachable or error.is_conflict:
+                raise
+            refusals.append(Refusal("/".join(key), error))
+            continue
+        on_write("apply", key[0])
+        _log.info("%s: applied %s %s", _owner(manifest), *key)
+    for manifest in changes.deletions if not refusals else ():
+        key = object_key(manifest)
+        await client.delete(manifest)
+        live.pop(key, None)
+        on_write("delete", key[0])
+        _log.info("%s: deleted %s %s", _owner(manifest), *key)
+    return list(live.values()), tuple(refusals)
+
+
+def _owner(manifest: Manifest) -> str:
+    metadata = manifest["metadata"]
+    return f"{metadata['namespace']}/{metadata['ownerReferences'][0]['name']}"
