@@ -8,7 +8,7 @@ API_VERSION = "inference.disagg.io/v1alpha1"
 KIND = "DisaggregatedInference"
 
 
-def resource(name: str = "llama", **spec: Any) -> Json:
+def resource(name: str = "llama", /, **spec: Any) -> Json:
     """A resource with the given fields of spec; a model is filled in."""
     full = {"model": {"uri": "hf://org/model"}, **spec}
     return {"apiVersion": API_VERSION, "kind": KIND, "metadata": {"name": name}, "spec": full}

@@ -72,13 +72,13 @@ def _instead(field: str) -> str:
 # vLLM takes `--a_b` for `--a-b`, `--a=value`, and `--a.key value` for a part of a JSON value. It also takes unambiguous
 # beginnings, which need vLLM's list of flags to be known as such: build.flags judges those.
 _OWNED_PATTERN: Final = "^(" + "|".join(flag[:2] + flag[2:].replace("-", "[-_]") for flag in OWNED_FLAGS) + ")([=.]|$)"
-# The first such flag, as vLLM's documentation spells it.
-_OWNED_FOUND: Final = (
-    f"self.filter(a, a.matches('{_OWNED_PATTERN}')).map(a, a.split('=')[0].split('.')[0].replace('_', '-'))"
-)
+# No flag is longer, and the cost of a match grows with the text: long values would use up what the API server allows.
+_IS_OWNED: Final = f"(a.size() > 64 ? a.substring(0, 64) : a).matches('{_OWNED_PATTERN}')"
+# Such flags, as vLLM's documentation spells them.
+_OWNED_FOUND: Final = f"self.filter(a, {_IS_OWNED}).map(a, a.split('=')[0].split('.')[0].replace('_', '-'))"
 _ARGS_RULES = with_rules(
     rule(
-        f"self.all(a, !a.matches('{_OWNED_PATTERN}'))",
+        f"!self.exists(a, {_IS_OWNED})",
         "the operator owns a flag in it: the model, addresses, ranks, keys and the connector have fields of their own",
         messageExpression=f"{_OWNED_FOUND}.map(f, 'the operator owns ' + f + '; ' + "
         + text_map({flag: _instead(field) for flag, field in OWNED_FLAGS.items()})
