@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from chart.helm import Helm
+from chart.site import CRD, Site
 from cluster import paths
 from router.apiserver import api_server
 
@@ -34,3 +35,13 @@ def kubeconfig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         }
         file.write_text(json.dumps(facts))
         yield file
+
+
+@pytest.fixture
+def site(helm: Helm, kubeconfig: Path) -> Iterator[Site]:
+    """The module's API server, emptied of releases and of the CRD afterwards."""
+    here = Site(Helm(helm.program, helm.home, {"KUBECONFIG": str(kubeconfig)}), kubeconfig)
+    yield here
+    for release in json.loads(here.helm.run("list", "--all-namespaces", "--output", "json")):
+        here.helm.run("uninstall", release["name"], "-n", release["namespace"])
+    here.kubectl("delete", "crd", CRD, "--ignore-not-found")

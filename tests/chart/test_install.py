@@ -1,97 +1,13 @@
 """Install, upgrade and uninstall with the real helm on a real API server. No kubelet: nothing waits for pods."""
 
-import json
 import subprocess
-import time
-from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
-from chart.helm import CHART, ROOT, Helm, HelmError
+from chart.helm import CHART, ROOT, HelmError
+from chart.site import CRD, Site
 from cluster import paths
-
-CRD = "disaggregatedinferences.inference.disagg.io"
-SET = ("--set", "registry=registry.example.com/team")
-RESOURCE = {
-    "apiVersion": "inference.disagg.io/v1alpha1",
-    "kind": "DisaggregatedInference",
-    "metadata": {"name": "llama", "namespace": "default"},
-}
-
-
-@dataclass(frozen=True)
-class Site:
-    """A cluster with helm and kubectl that talk to it."""
-
-    helm: Helm
-    kubeconfig: Path
-
-    def kubectl(self, *args: str, stdin: str = "", ok: bool = True) -> str:
-        """Kubectl's standard output; with ok=False its error text, and it has to fail."""
-        done = subprocess.run(
-            [str(paths.binary("kubectl")), "--kubeconfig", str(self.kubeconfig), *args],
-            input=stdin,
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=60,
-        )
-        assert (done.returncode == 0) == ok, done.stderr
-        return done.stdout if ok else done.stderr
-
-    def apply(self, manifest: dict[str, Any]) -> None:
-        self.kubectl("apply", "-f", "-", stdin=json.dumps(manifest))
-
-    def serve(self, **spec: str) -> None:
-        """Apply a resource as soon as the API server has taken up the CRD; a new schema takes it a moment."""
-        text = json.dumps(RESOURCE | {"spec": {"model": {"uri": "hf://org/model"}, **spec}})
-        deadline = time.monotonic() + 20
-        while time.monotonic() < deadline:
-            try:
-                self.kubectl("apply", "-f", "-", stdin=text)
-            except AssertionError:
-                time.sleep(0.2)
-            else:
-                return
-        self.kubectl("apply", "-f", "-", stdin=text)
-
-    def get(self, *args: str) -> dict[str, Any]:
-        found: dict[str, Any] = json.loads(self.kubectl("get", *args, "-o", "json"))
-        return found
-
-    def names(self, *args: str) -> set[str]:
-        """kind/name of what is there."""
-        return set(self.kubectl("get", *args, "-o", "name").split())
-
-    def install(self, release: str, namespace: str, *args: str, chart: Path = CHART) -> str:
-        return self.helm.run("install", release, str(chart), "-n", namespace, "--create-namespace", *SET, *args)
-
-    def upgrade(self, release: str, namespace: str, *args: str, chart: Path = CHART) -> str:
-        return self.helm.run("upgrade", release, str(chart), "-n", namespace, "--reuse-values", *args)
-
-    def owner(self) -> str | None:
-        """The release that owns the CRD, as `namespace/name`."""
-        notes = self.get("crd", CRD)["metadata"].get("annotations", {})
-        if "meta.helm.sh/release-name" not in notes:
-            return None
-        return f"{notes['meta.helm.sh/release-namespace']}/{notes['meta.helm.sh/release-name']}"
-
-    def knows_new_field(self) -> bool:
-        schema = self.get("crd", CRD)["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
-        return "newField" in schema["properties"]["spec"]["properties"]
-
-
-@pytest.fixture
-def site(helm: Helm, kubeconfig: Path) -> Iterator[Site]:
-    """The module's API server, emptied of releases and of the CRD afterwards."""
-    here = Site(Helm(helm.program, helm.home, {"KUBECONFIG": str(kubeconfig)}), kubeconfig)
-    yield here
-    for release in json.loads(here.helm.run("list", "--all-namespaces", "--output", "json")):
-        here.helm.run("uninstall", release["name"], "-n", release["namespace"])
-    here.kubectl("delete", "crd", CRD, "--ignore-not-found")
 
 
 @pytest.fixture(scope="session")
