@@ -104,7 +104,7 @@ def _wrong(path: str, found: str, remedy: str = _REMEDY) -> ConfigError:
     return ConfigError([Problem(path, f"found {found}", remedy)])
 
 
-# Mooncake 0.3.13 refuses a segment of less than 16 MiB (seen: setup returns -600 at 4 MiB). Other builds were reported to
+# Mooncake 0.3.13 refuses a segment of 4 MiB (-600 from setup) and mounts one of 16. Other builds were reported to
 # fail at odd sizes, so a segment is a whole number of such pieces.
 SEGMENT_ALIGNMENT: Final = 16 * 2**20
 
