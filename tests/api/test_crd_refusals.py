@@ -54,8 +54,8 @@ MODELS: list[Case] = [
     ("spec.model.revision", "model", {"uri": "hf://a/b", "revision": "--trust-remote-code"}, "begin with a letter"),
     ("spec.model.name", "model", {"uri": "hf://a/b", "name": "--api-key"}, "begin with a letter or digit"),
     ("spec.model.cache", "model", {"uri": "oci://a/b", "cache": {}}, "keeps hf:// downloads"),
-    ("spec.model.cache", "model", {"uri": "hf://a/b", "cache": {"claimName": "c"}}, "goes with type PersistentVolume"),
-    ("spec.model.cache", "model", {"uri": "hf://a/b", "cache": {"type": "PersistentVolumeClaim"}}, "needs it"),
+    ("spec.model.cache", "model", {"uri": "hf://a/b", "cache": {"claimName": "c"}}, "with EmptyDir remove it"),
+    ("spec.model.cache", "model", {"uri": "hf://a/b", "cache": {"type": "PersistentVolumeClaim"}}, "set claimName"),
     ("spec.model.uri", "model", {}, "Required value"),
 ]
 

@@ -175,7 +175,7 @@ _ENV_RULES: Final = with_rules(
     rule(
         f"!(self.name in {text_map(OWNED_ENV)}) || (self.name == 'PYTHONHASHSEED' && has(self.value) && "
         "self.value == '0')",
-        "a variable that the operator sets",
+        "a variable that the operator sets; remove it",
         messageExpression=f"'the operator sets ' + self.name + '; ' + {text_map(OWNED_ENV)}[self.name]",
         fieldPath=".name",
     ),
@@ -199,7 +199,9 @@ class EnvVar(ApiModel):
         Field(
             min_length=1,
             max_length=253,
-            json_schema_extra=with_rules(rule("!self.contains('=')", "a name cannot hold '='")),
+            json_schema_extra=with_rules(
+                rule("!self.contains('=')", "a name cannot hold '='; write the value into value")
+            ),
         ),
     ] = Field(description="Name of the variable.")
     value: Annotated[str, Field(max_length=8192)] | None = Field(

@@ -5,7 +5,7 @@ from typing import Any, Final
 from disagg_operator.api import names
 from disagg_operator.api.resource import Spec, Status
 from disagg_operator.api.rules import JsonObject, rule
-from disagg_operator.api.schema import structural_schema
+from disagg_operator.api.schema import structural_schema, without_defaults
 
 # Declared in full, so that the bounds (which are Kubernetes' own) are known where the cost of rules is estimated.
 _METADATA: JsonObject = {
@@ -26,7 +26,7 @@ _CUT: Final = (
 _NAME_RULES = [
     rule(
         f"{_NAME}.size() <= {names.MAX_NAME_LENGTH}",
-        f"a name may have at most {names.MAX_NAME_LENGTH} characters, since children are named after it; shorten it",
+        f"a name may have at most {names.MAX_NAME_LENGTH} characters: children are named after it; use a shorter one",
         messageExpression=(
             f"'metadata.name may have at most {names.MAX_NAME_LENGTH} characters: children are named after it; try '"
             f" + {_CUT}"
@@ -59,8 +59,6 @@ def _columns() -> list[JsonObject]:
 
 def build_crd() -> dict[str, Any]:
     """The CRD of DisaggregatedInference, complete and deterministic."""
-    status = structural_schema(Status)
-    status.pop("default", None)
     schema = {
         "type": "object",
         "description": "One served model, split into prefill and decode pods that share KV through a Mooncake store.",
@@ -71,7 +69,7 @@ def build_crd() -> dict[str, Any]:
             "kind": {"type": "string", "description": f"Always {names.KIND}."},
             "metadata": _METADATA,
             "spec": structural_schema(Spec),
-            "status": status,
+            "status": without_defaults(structural_schema(Status)),
         },
     }
     version = {

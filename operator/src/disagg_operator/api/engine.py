@@ -65,7 +65,9 @@ OWNED_FLAGS: Final = {
 }
 
 
-def _instead(field: str) -> str:
+def describe_remedy(flag: str) -> str:
+    """What to do instead of writing a flag that the operator owns."""
+    field = OWNED_FLAGS[flag]
     return f"remove it: {field.removeprefix('nothing: ')}" if field.startswith("nothing: ") else f"set {field}"
 
 
@@ -79,9 +81,9 @@ _OWNED_FOUND: Final = f"self.filter(a, {_IS_OWNED}).map(a, a.split('=')[0].split
 _ARGS_RULES = with_rules(
     rule(
         f"!self.exists(a, {_IS_OWNED})",
-        "the operator owns a flag in it: the model, addresses, ranks, keys and the connector have fields of their own",
+        "the operator owns a flag in it; remove it, and set the field that it has instead",
         messageExpression=f"{_OWNED_FOUND}.map(f, 'the operator owns ' + f + '; ' + "
-        + text_map({flag: _instead(field) for flag, field in OWNED_FLAGS.items()})
+        + text_map({flag: describe_remedy(flag) for flag in OWNED_FLAGS})
         + "[f])[0]",
     ),
     rule(
@@ -110,7 +112,7 @@ class ModelCache(ApiModel):
         json_schema_extra=with_rules(
             rule(
                 "self.type == 'PersistentVolumeClaim' ? has(self.claimName) : !has(self.claimName)",
-                "claimName goes with type PersistentVolumeClaim, and that type needs it",
+                "with type PersistentVolumeClaim set claimName; with EmptyDir remove it",
             )
         )
     )
@@ -129,7 +131,7 @@ class ModelCache(ApiModel):
 _PLAIN_WORD: Final = with_rules(
     rule(
         "self.matches('^[A-Za-z0-9_][-A-Za-z0-9_./:@+]*$')",
-        "begin with a letter or digit; after it, letters, digits and any of - _ . / : @ + may follow",
+        "must begin with a letter or digit; after it, use letters, digits and any of - _ . / : @ +",
     )
 )
 _MODEL_RULES: Final = with_rules(
@@ -248,7 +250,7 @@ class Rollout(ApiModel):
         json_schema_extra=with_rules(
             rule(
                 "!(string(self.maxSurge) in ['0', '0%'] && string(self.maxUnavailable) in ['0', '0%'])",
-                "maxSurge and maxUnavailable cannot both be 0: nothing could be replaced",
+                "maxSurge and maxUnavailable cannot both be 0: nothing could be replaced; set one of them to 1",
             ),
             rule(
                 "type(self.maxUnavailable) == int || self.maxUnavailable.matches('^(100|[0-9]{1,2})%$')",

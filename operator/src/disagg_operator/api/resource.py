@@ -26,12 +26,12 @@ class Spec(ApiModel):
         json_schema_extra=with_rules(
             rule(
                 "!has(self.model.cache) || self.model.uri.startsWith('hf://')",
-                "model.cache keeps hf:// downloads; other sources are mounted and need none",
+                "model.cache keeps hf:// downloads; remove it: other sources are mounted",
                 fieldPath=".model.cache",
             ),
             rule(
                 "!has(self.model.revision) || self.model.uri.startsWith('hf://')",
-                "model.revision goes with hf://; for pvc://, oci:// and file:// the path or tag says it",
+                "model.revision goes with hf://; remove it: for pvc://, oci:// and file:// the path or tag says it",
                 fieldPath=".model.revision",
             ),
             rule(

@@ -36,7 +36,7 @@ SIZE_PATTERN: Final = (
     "^ *[0-9]+([.][0-9]+)?("
     "[eE][0-9]{1,2}|"  # 1e9
     " *(k|M|G|T|P|Ki|Mi|Gi|Ti|Pi)?|"  # Kubernetes: 4Gi, 4G
-    " *[kKmMgGtT]?i?[bB]"  # vLLM and Mooncake: 4GB, 4gib, 512 b
+    " *([kKmMgGtT][iI]?)?[bB]"  # vLLM and Mooncake: 4GB, 4gib, 512 b
     ") *$"
 )
 SIZE_FORM: Final = rule(

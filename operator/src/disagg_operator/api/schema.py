@@ -6,8 +6,8 @@ from pydantic import BaseModel
 
 from disagg_operator.api.rules import JsonObject
 
-# What pydantic writes and Kubernetes' schemas do not have, or have in another form.
-_DROPPED = ("title", "$defs", "discriminator", "const", "additionalProperties")
+# What pydantic writes and Kubernetes' schemas do not have.
+_DROPPED = ("title", "$defs", "discriminator", "const")
 _EXCLUSIVE = {"exclusiveMinimum": "minimum", "exclusiveMaximum": "maximum"}
 
 
@@ -17,14 +17,27 @@ def structural_schema(model: type[BaseModel]) -> JsonObject:
     return _convert(schema, schema.get("$defs", {}))
 
 
+def without_defaults(schema: JsonObject) -> JsonObject:
+    """The same schema without any default.
+
+    For status: what its writer leaves out must stay out, or the written and the read status would never be equal.
+    """
+    out = {key: value for key, value in schema.items() if key != "default"}
+    if "properties" in out:
+        out["properties"] = {name: without_defaults(child) for name, child in out["properties"].items()}
+    if "items" in out:
+        out["items"] = without_defaults(out["items"])
+    return out
+
+
 def _convert(node: JsonObject, definitions: JsonObject) -> JsonObject:
     node = _inline(node, definitions)
     out: JsonObject = {}
     for key, value in node.items():
-        if key == "additionalProperties" and isinstance(value, dict):
-            out[key] = _convert(value, definitions)
-        elif key in _DROPPED:
+        if key in _DROPPED or (isinstance(value, bool) and key == "additionalProperties"):
             continue
+        if key == "additionalProperties":
+            out[key] = _convert(value, definitions)
         elif key == "properties":
             out[key] = {name: _convert(child, definitions) for name, child in value.items()}
         elif key == "items":
@@ -62,7 +75,6 @@ def _finish(schema: JsonObject) -> JsonObject:
         schema.setdefault("x-kubernetes-list-type", "atomic")
     if schema.get("type") == "object" and "properties" not in schema and "additionalProperties" not in schema:
         schema.setdefault("x-kubernetes-preserve-unknown-fields", True)
-    schema.pop("const", None)
     if "default" in schema:
         # Whole, not `{}`: the API server holds rules against a default before it fills in nested ones.
         default = _said(schema.pop("default"))
