@@ -1,8 +1,10 @@
-"""`python -m imagebuild build | push | refs | model | prune`."""
+"""`python -m imagebuild build | push | refs | model | prune`. `model` makes the test model and prints its folder."""
 
 import argparse
 import json
 import sys
+
+from cluster.locks import exclusive
 
 from imagebuild import build, model, registry
 from imagebuild.buildah import BuildError
@@ -22,20 +24,27 @@ def main() -> int:
     if unknown := set(arguments.names) - set(ALL):
         parser.error(f"no such image: {', '.join(sorted(unknown))}; there are {', '.join(ALL)}")
     try:
-        if arguments.command == "build":
-            build.build_all(arguments.names or ALL)
-        elif arguments.command == "push":
-            registry.push_all(arguments.registry)
-        elif arguments.command == "refs":
+        if arguments.command == "refs":
             print(json.dumps(registry.references(arguments.registry), indent=2))
-        elif arguments.command == "prune":
-            build.prune(everything=arguments.all)
         else:
-            print(model.model_dir())
+            with exclusive("images"):
+                _change(arguments)
     except BuildError as error:
         print(f"imagebuild: {error}", file=sys.stderr)
         return 1
     return 0
+
+
+def _change(arguments: argparse.Namespace) -> None:
+    if arguments.command == "build":
+        build.build_all(arguments.names or ALL)
+    elif arguments.command == "push":
+        registry.push_all(arguments.registry, arguments.names or ALL)
+    elif arguments.command == "prune":
+        build.prune(everything=arguments.all)
+    else:
+        build.make_model()
+        print(model.model_dir())
 
 
 if __name__ == "__main__":

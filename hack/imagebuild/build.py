@@ -37,6 +37,14 @@ def _build_with_bases(image: Image, known: dict[str, str]) -> None:
     print(f"  {image.name}: building", flush=True)
     arguments = {"BASE_IMAGE": f"{buildah.LOCAL}/{image.base}:{known[image.base]}", **image.arguments}
     buildah.build(ROOT / image.folder / "Dockerfile", ROOT, image.name, known[image.name], arguments)
+    _check_unchanged(image, known)
+
+
+def _check_unchanged(image: Image, known: dict[str, str]) -> None:
+    """Keep no image under the tag of other inputs than it was made from."""
+    if image_tag(image, known[image.base]) != known[image.name]:
+        buildah.remove(image.name, known[image.name])
+        raise buildah.BuildError(f"{image.name}: its inputs changed while it was built; build it again")
 
 
 def build_base(tag: str) -> None:
@@ -54,8 +62,19 @@ def build_base(tag: str) -> None:
         buildah.build(Path(folder) / "Dockerfile", Path(folder), BASE, tag, {})
 
 
+def make_model() -> Path:
+    """Make the test model if it is not there whole, and first the image to make it in. Returns its folder."""
+    folder = model.model_dir()
+    if model.is_whole(folder):
+        return folder
+    known = tags()
+    builder = next(image for image in IMAGES if image.name == "engine-cpu-base")
+    _build_with_bases(builder, known)
+    return model.make_model(f"{buildah.LOCAL}/{builder.name}:{known[builder.name]}")
+
+
 def _build_model(known: dict[str, str]) -> None:
-    folder = model.make_model(f"{buildah.LOCAL}/engine-cpu-base:{known['engine-cpu-base']}")
+    folder = make_model()
     if buildah.has_image(MODEL, known[MODEL]):
         print(f"  {MODEL}: there ({known[MODEL]})", flush=True)
         return

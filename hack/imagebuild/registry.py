@@ -11,10 +11,12 @@ LOCAL_REGISTRY = "127.0.0.1:5000/disagg"
 _MANIFEST = "application/vnd.oci.image.manifest.v1+json, application/vnd.docker.distribution.manifest.v2+json"
 
 
-def push_all(registry: str) -> None:
-    """Push every image whose tag the registry does not have, and move its `dev` tag."""
+def push_all(registry: str, wanted: list[str]) -> None:
+    """Push each wanted image whose tag the registry does not have, and move its `dev` tag."""
     known = tags()
     for name in PUSHED:
+        if name not in wanted:
+            continue
         for tag in (known[name], "dev"):
             digest = _digest(registry, name, tag)
             if digest is not None and (tag != "dev" or digest == _digest(registry, name, known[name])):
