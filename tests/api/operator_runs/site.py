@@ -259,11 +259,11 @@ class Site:
 
     def writes(self, user: str = "") -> list[Json]:
         """Mutating requests of the operator so far, its Lease left out."""
-        return [
-            event
-            for event in self.server.audit()
-            if event["user"]["username"] == (user or self.user) and event["objectRef"]["resource"] != "leases"
-        ]
+        return [event for event in self.server.audit() if self._is_write(event, user or self.user)]
+
+    @staticmethod
+    def _is_write(event: Json, user: str) -> bool:
+        return bool(event["user"]["username"] == user and event["objectRef"]["resource"] != "leases")
 
     def wait_quiet(self, name: str) -> None:
         """Wait until a status that is about the present spec has not changed for a second."""
