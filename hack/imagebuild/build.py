@@ -83,9 +83,10 @@ def _build_model(known: dict[str, str]) -> None:
 
 
 def prune(*, everything: bool) -> None:
-    """Remove images whose inputs are no longer those of this checkout, or all of them."""
+    """Remove images whose inputs are no longer those of this checkout, or all of them; then layers that none has."""
     known = tags()
     for name, tag in buildah.images():
-        if everything or known.get(name) != tag:
+        if everything or known.get(name, tag) != tag:
             print(f"  removing {name}:{tag}", flush=True)
             buildah.remove(name, tag)
+    buildah.remove_loose_layers()

@@ -84,3 +84,8 @@ def images() -> list[tuple[str, str]]:
 def remove(name: str, tag: str) -> None:
     """Remove a tag, and the layers that nothing else needs."""
     run("buildah", "rmi", "--force", f"{LOCAL}/{name}:{tag}")
+
+
+def remove_loose_layers() -> None:
+    """Remove the layers that no named image stands on, such as those of a build that failed."""
+    run("buildah", "rmi", "--prune")
