@@ -1,10 +1,10 @@
 """What the operator counts. Names and meanings are in docs/operations.md; labels have few values."""
 
-from importlib.metadata import version
 from typing import Any, Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
+from disagg_operator import __version__
 from disagg_operator.build.inputs import TEMPLATE_VERSION
 
 Manifest = dict[str, Any]
@@ -48,7 +48,7 @@ class Metrics:
             "replicas", "Pods of a role: desired, present, updated, ready.", "namespace", "name", "role", "kind"
         )
         build = self._gauge("build_info", "Always 1; labels tell the version.", "version", "template_version")
-        build.labels(version("disaggregated-inference-operator"), str(TEMPLATE_VERSION)).set(1)
+        build.labels(__version__, str(TEMPLATE_VERSION)).set(1)
 
     def show_status(self, namespace: str, name: str, status: Manifest) -> None:
         """Show a resource's status in gauges."""
