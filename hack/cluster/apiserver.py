@@ -51,6 +51,15 @@ class ApiServer:
         path.write_text(certificates.kubeconfig(self.url, self.authority, self.authority.client(user, groups)))
         return path
 
+    def token_kubeconfig(self, namespace: str, service_account: str) -> Path:
+        """A kubeconfig with a token of a ServiceAccount, which must exist. Raises RuntimeError with kubectl's text."""
+        done = self.kubectl("create", "token", service_account, "--namespace", namespace)
+        if done.returncode != 0:
+            raise RuntimeError(f"no token for {namespace}/{service_account}: {done.stderr.strip()}")
+        path = self.plane.pki / f"token-{namespace}-{service_account}.kubeconfig"
+        path.write_text(certificates.token_kubeconfig(self.url, self.authority, done.stdout.strip()))
+        return path
+
     def kubectl(self, *args: str, stdin: str | None = None) -> "subprocess.CompletedProcess[str]":
         """Run kubectl as administrator; the caller judges the result."""
         command = [str(paths.binary("kubectl")), "--kubeconfig", str(self.kubeconfig), *args]

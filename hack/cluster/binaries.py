@@ -84,6 +84,25 @@ def required_version(go_mod: str, module: str) -> str:
     raise ClusterError(f"go.mod does not require {module}")
 
 
+def pinned_version(name: str) -> str:
+    """The version of a binary, as its go.mod pins it; empty for one that is not ours."""
+    for module in MODULES:
+        package = module.binaries.get(name)
+        if package is not None:
+            return _version_of_package((paths.TOOLS / module.name / "go.mod").read_text(), package)
+    return ""
+
+
+def _version_of_package(go_mod: str, package: str) -> str:
+    # The module of a package is the longest of its prefixes that is required.
+    while package:
+        try:
+            return required_version(go_mod, package)
+        except ClusterError:
+            package = package.rpartition("/")[0]
+    return ""
+
+
 def build_flags(module: Module, go_mod: str) -> list[str]:
     """The flags of `go build` for a module."""
     variables = [f"-X {variable}={required_version(go_mod, of)}" for variable, of in module.versions.items()]

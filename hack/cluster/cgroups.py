@@ -6,6 +6,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from cluster.errors import ClusterError
+
 NAME = "disagg-cluster"
 _ROOT = Path("/sys/fs/cgroup")
 
@@ -14,7 +16,12 @@ def _hierarchies() -> list[Path]:
     """Mounted hierarchies: one on cgroup v2, one for each controller on v1."""
     if (_ROOT / "cgroup.controllers").exists():
         return [_ROOT]
-    return [path for path in _ROOT.iterdir() if path.is_dir() and not path.is_symlink() and path.name != "unified"]
+    return [path for path in _ROOT.iterdir() if path.is_dir() and not path.is_symlink()]
+
+
+def exists() -> bool:
+    """Whether our cgroup is there, in any hierarchy."""
+    return any((hierarchy / NAME).exists() for hierarchy in _hierarchies())
 
 
 def up() -> None:
@@ -45,7 +52,7 @@ def down() -> None:
                 except ProcessLookupError:
                     continue
             if time.monotonic() > deadline:
-                break
+                raise ClusterError(f"these processes of pods do not end: {sorted(pids)}; then run `down` again")
             time.sleep(0.1)
         for folder, _, _ in os.walk(ours, topdown=False):
             Path(folder).rmdir()

@@ -5,7 +5,7 @@ import json
 import sys
 from collections.abc import Sequence
 
-from cluster import binaries, lifecycle, network, paths, registry
+from cluster import binaries, health, lifecycle, network, paths, registry
 from cluster.errors import ClusterError
 from cluster.locks import exclusive
 
@@ -69,8 +69,7 @@ def down(_: argparse.Namespace) -> int:
 def status(_: argparse.Namespace) -> int:
     """Tell how every part is; ends with 1 unless all is well."""
     parts = lifecycle.status()
-    for part in parts:
-        print(f"{part.name:24} {'healthy' if part.is_healthy else 'NOT WELL':10} {part.told}")
+    print(health.table(parts))
     print(f"kubeconfig: {paths.kubeconfig()}")
     return 0 if all(part.is_healthy for part in parts) else 1
 

@@ -1,20 +1,33 @@
-"""Up, down and status of the whole cluster. Each can be run at any time, also on what a crash left behind."""
+"""Up and down of the whole cluster. Each can be run at any time, also on what a crash left behind."""
 
-import contextlib
 import json
 import os
 import shutil
-import subprocess
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
-from cluster import binaries, cgroups, control_plane, network, node, paths, pause, registry
+from cluster import (
+    before,
+    binaries,
+    cgroups,
+    containers,
+    control_plane,
+    health,
+    mounts,
+    network,
+    node,
+    paths,
+    pause,
+    registry,
+)
 from cluster.control_plane import Plane
 from cluster.errors import ClusterError
+from cluster.health import Component
 from cluster.ports import holder
-from cluster.processes import Processes, Program
+from cluster.processes import Processes
+
+Say = Callable[[str], None]
 
 PLANE = Plane(
     paths.STATE,
@@ -25,26 +38,8 @@ PLANE = Plane(
     audit_log=paths.audit_log(),
     has_nodes=True,
 )
-# In the order of starting; `down` goes the other way.
-ORDER = (
-    "etcd",
-    "kube-apiserver",
-    "kube-controller-manager",
-    "kube-scheduler",
-    "containerd",
-    "coredns",
-    "kubelet",
-    "kube-proxy",
-)
-
-
-@dataclass(frozen=True)
-class Component:
-    """One line of `status`."""
-
-    name: str
-    is_healthy: bool
-    told: str
+PORTS = (6443, 22379, 22380, 10248, 10249, 10250, 10256, 10257, 10259)
+"""What the cluster listens on, beside CoreDNS' 53 on the bridge and the registry's 5000."""
 
 
 def processes() -> Processes:
@@ -52,79 +47,89 @@ def processes() -> Processes:
     return Processes(paths.STATE / "processes")
 
 
-def kubectl(*args: str, timeout: float = 60) -> "subprocess.CompletedProcess[str]":
-    """kubectl as administrator."""
-    command = [str(paths.binary("kubectl")), "--kubeconfig", str(paths.kubeconfig()), *args]
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=timeout)
-
-
 def status() -> list[Component]:
     """Every part of the cluster and whether it is well."""
-    running = processes()
-    parts = []
-    for name in ORDER:
-        identity = running.identity(name)
-        alive = running.alive(name)
-        parts.append(Component(name, alive, f"pid {identity.pid}" if alive and identity else "not running"))
-    parts.append(Component("registry", registry.is_healthy(), registry.ADDRESS))
-    ready = all(part.is_healthy for part in parts) and control_plane.is_api_ready(PLANE) and is_node_ready()
-    parts.append(Component("node", ready, f"{node.NAME} is {'Ready' if ready else 'not Ready'}"))
-    return parts
+    return health.components(PLANE, processes())
 
 
-def is_node_ready() -> bool:
-    """Whether the API server says that the node is Ready."""
-    if not paths.kubeconfig().exists():
-        return False
-    done = kubectl("get", "node", node.NAME, "-o", "json", timeout=10)
-    if done.returncode != 0:
-        return False
-    conditions = json.loads(done.stdout)["status"].get("conditions", [])
-    return any(c["type"] == "Ready" and c["status"] == "True" for c in conditions)
-
-
-def up(say: Callable[[str], None]) -> None:
+def up(say: Say) -> None:
     """Bring the cluster up, or find it well. What is half there is taken down first. Raises ClusterError."""
-    if os.geteuid() != 0:
-        raise ClusterError("the local cluster needs root: it makes a bridge, mounts and cgroups")
+    _check_root()
     node.check_prerequisites()
     binaries.require(binaries.GROUPS["all"])
-    if all(part.is_healthy for part in status()):
-        say("cluster: already up and healthy")
-        return
-    if paths.STATE.exists() or paths.RUN.exists():
+    if has_traces():
+        if all(part.is_healthy for part in status()):
+            say(f"cluster: already up and healthy; kubeconfig {paths.kubeconfig()}")
+            return
         say("cluster: what an earlier one left is taken down first")
         down(say)
-    _check_ports()
+    check_ports()
     say("cluster: registry, network, certificates")
     registry.up()
     pause.ensure()
+    _prepare()
+    _start(say)
+    say(f"cluster: up; kubeconfig {paths.kubeconfig()}")
+
+
+def has_traces() -> bool:
+    """Whether a cluster is here, whole or in part."""
+    return paths.STATE.exists() or paths.RUN.exists() or network.exists() or cgroups.exists()
+
+
+def check_ports() -> None:
+    """Raise ClusterError when another process holds a port of ours."""
+    for port in PORTS:
+        if (who := holder(port)) is not None:
+            raise ClusterError(f"port {port} is held by {who}; the local cluster needs it, so stop that first")
+
+
+def _check_root() -> None:
+    if os.geteuid() != 0:
+        raise ClusterError("the local cluster needs root: it makes a bridge, mounts and cgroups")
+
+
+def _prepare() -> None:
+    """Everything that must be there before the first process."""
     paths.STATE.mkdir(parents=True, exist_ok=True)
     paths.RUN.mkdir(parents=True, exist_ok=True)
-    network.up(paths.STATE)
+    before.keep(paths.STATE)
+    network.up()
     cgroups.up()
     control_plane.write_files(PLANE, node.NAME)
     shutil.copy(PLANE.kubeconfig("admin"), paths.kubeconfig())
     paths.kubeconfig().chmod(0o600)
     node.write_files(PLANE)
+
+
+def _start(say: Say) -> None:
     running = processes()
     say("cluster: control plane")
     control_plane.start_api(PLANE, running)
-    rest: list[Program] = [
+    for program in (
         control_plane.controller_manager(PLANE),
         control_plane.scheduler(PLANE),
         node.containerd(),
         node.coredns(),
-    ]
-    for program in rest:
+    ):
         running.start(program)
-    running.wait_ready("containerd", node.SOCKET.exists, timeout=60)
+    running.wait_ready("containerd", health.is_containerd_ready, timeout=60)
     say("cluster: node")
     running.start(node.kubelet(PLANE))
     running.start(node.kube_proxy())
-    running.wait_ready("kubelet", is_node_ready, timeout=120, every=0.5)
+    running.wait_ready("kubelet", health.is_node_ready, timeout=120, every=0.5)
     _declare_disk()
-    say(f"cluster: up; kubeconfig {paths.kubeconfig()}")
+    _wait_until_well(running)
+
+
+def _wait_until_well(running: Processes, *, timeout: float = 60) -> None:
+    """Wait for the parts that nothing waited for yet. Raises ClusterError with the log of one that is not well."""
+    deadline = time.monotonic() + timeout
+    while bad := [part for part in status() if not part.is_healthy]:
+        if time.monotonic() > deadline:
+            told = "\n".join(f"{part.name}: {part.told}\n{running.explain(part.name)}" for part in bad)
+            raise ClusterError(f"not well after {timeout:.0f} s:\n{told}")
+        time.sleep(0.5)
 
 
 def _declare_disk() -> None:
@@ -132,69 +137,37 @@ def _declare_disk() -> None:
     free = shutil.disk_usage(paths.STATE).free
     amounts = {"ephemeral-storage": str(free)}
     patch = json.dumps({"status": {"capacity": amounts, "allocatable": amounts}})
-    done = kubectl("patch", "node", node.NAME, "--subresource=status", "--type=merge", "-p", patch)
+    done = health.kubectl("patch", "node", node.NAME, "--subresource=status", "--type=merge", "-p", patch)
     if done.returncode != 0:
         raise ClusterError(f"the node's disk could not be declared: {done.stderr.strip()}")
 
 
-def _check_ports() -> None:
-    for port in (6443, 22379, 22380, 10250, 10257, 10259):
-        if (who := holder(port)) is not None:
-            raise ClusterError(f"port {port} is held by {who}; the local cluster needs it, so stop that first")
-
-
-def down(say: Callable[[str], None]) -> None:
-    """Take the cluster down and remove what it made. Caches and the registry's images stay."""
-    if not paths.STATE.exists() and not paths.RUN.exists():
+def down(say: Say) -> None:
+    """Take the cluster down and remove what it made. Caches and the registry's images stay. Raises ClusterError."""
+    if not has_traces():
         registry.down()
         say("cluster: nothing to take down")
         return
+    _check_root()
     running = processes()
-    for name in ("kube-proxy", "kubelet", "coredns"):
+    # First those that would start pods again, last the one that they all talk to.
+    for name in ("kube-controller-manager", "kube-scheduler", "kube-proxy", "kubelet", "coredns"):
         running.stop(name)
     say("cluster: ending containers")
-    _end_containers(running)
+    containers.end_all(running)
     running.stop("containerd")
     cgroups.down()
-    for name in ("kube-scheduler", "kube-controller-manager", "kube-apiserver", "etcd"):
+    for name in ("kube-apiserver", "etcd"):
         running.stop(name)
-    _unmount_below(paths.STATE, paths.RUN)
-    network.down(paths.STATE)
+    mounts.unmount_below(paths.STATE, paths.RUN)
+    network.down()
     registry.down()
-    for directory in (paths.STATE, paths.RUN):
-        shutil.rmtree(directory, ignore_errors=True)
+    before.restore(paths.STATE)
+    for directory in (paths.RUN, paths.STATE):
+        _remove(directory)
     say("cluster: down")
 
 
-def _end_containers(running: Processes) -> None:
-    """End every container through containerd; when it is dead, its shims are found by our socket's name."""
-    if running.alive("containerd"):
-        ctr = [str(paths.binary("ctr")), "--address", str(node.SOCKET), "--namespace", "k8s.io"]
-        listed = subprocess.run([*ctr, "task", "ls", "-q"], capture_output=True, text=True, check=False, timeout=30)
-        for task in listed.stdout.split():
-            subprocess.run([*ctr, "task", "rm", "--force", task], capture_output=True, check=False, timeout=30)
-    deadline = time.monotonic() + 10
-    while (shims := _shims()) and time.monotonic() < deadline:
-        time.sleep(0.2)
-    for pid in shims:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, 9)
-
-
-def _shims() -> list[int]:
-    """Shims of our containerd: they carry its socket in their command line."""
-    found = []
-    for process in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):
-            line = (process / "cmdline").read_bytes().split(b"\0")
-            if line and line[0].endswith(b"containerd-shim-runc-v2") and str(node.SOCKET).encode() in line:
-                found.append(int(process.name))
-    return found
-
-
-def _unmount_below(*directories: Path) -> None:
-    """Unmount everything below our directories, deepest first."""
-    prefixes = tuple(f"{directory}/" for directory in directories)
-    points = [line.split()[1] for line in Path("/proc/mounts").read_text().splitlines()]
-    for point in sorted((p for p in points if p.startswith(prefixes)), key=len, reverse=True):
-        subprocess.run(["umount", "--lazy", point], check=False, capture_output=True)
+def _remove(directory: Path) -> None:
+    if directory.exists():
+        shutil.rmtree(directory)

@@ -1,12 +1,18 @@
-"""The pod network: one bridge with the node's address on it. Everything here is made by `up` and removed by `down`."""
+"""The pod network: one bridge with the node's address on it. Everything here is made by `up` and removed by `down`.
+
+The bridge carries a mark, its alias. One of the same name without the mark is somebody else's, and is left alone.
+"""
 
 import json
 import subprocess
 from pathlib import Path
 
+from cluster.errors import ClusterError
+
 BRIDGE = "cni0"
 NODE_ADDRESS = "10.244.0.1"
 POD_RANGE = "10.244.0.0/24"
+_MARK = "disagg-cluster"
 _FORWARD = Path("/proc/sys/net/ipv4/ip_forward")
 
 
@@ -21,33 +27,44 @@ def links() -> list[dict[str, object]]:
     return found
 
 
-def up(state: Path) -> None:
-    """Make the bridge where it is missing, and let the kernel forward. What forwarding was is kept for `down`."""
-    if not any(link["ifname"] == BRIDGE for link in links()):
+def is_ours(link: dict[str, object]) -> bool:
+    """Whether an interface is the bridge that `up` made."""
+    return link["ifname"] == BRIDGE and link.get("ifalias") == _MARK
+
+
+def exists() -> bool:
+    """Whether our bridge is there."""
+    return any(is_ours(link) for link in links())
+
+
+def up() -> None:
+    """Make the bridge where it is missing, and let the kernel forward. Raises ClusterError for a foreign bridge."""
+    same_name = [link for link in links() if link["ifname"] == BRIDGE]
+    if same_name and not is_ours(same_name[0]):
+        raise ClusterError(
+            f"the interface {BRIDGE} belongs to another cluster of this machine; this one needs that name. "
+            f"If nothing uses it, `ip link delete {BRIDGE}` removes it"
+        )
+    if not same_name:
         run("ip", "link", "add", BRIDGE, "type", "bridge")
+        run("ip", "link", "set", BRIDGE, "alias", _MARK)
     addresses = run("ip", "-brief", "address", "show", "dev", BRIDGE)
     if NODE_ADDRESS not in addresses:
         run("ip", "address", "add", f"{NODE_ADDRESS}/24", "dev", BRIDGE)
     run("ip", "link", "set", BRIDGE, "up")
-    kept = state / "ip_forward"
-    if not kept.exists():
-        kept.write_text(_FORWARD.read_text())
     _FORWARD.write_text("1\n")
 
 
-def down(state: Path) -> None:
-    """Remove the bridge, what hangs on it, and kube-proxy's nft tables; put forwarding back."""
-    for link in links():
-        if link.get("master") == BRIDGE:
-            subprocess.run(["ip", "link", "delete", str(link["ifname"])], check=False, capture_output=True)
-    if any(link["ifname"] == BRIDGE for link in links()):
+def down() -> None:
+    """Remove the bridge, what hangs on it, and kube-proxy's nft tables."""
+    if exists():
+        for link in links():
+            if link.get("master") == BRIDGE:
+                # May be gone by now: its other end went with a pod's namespace.
+                subprocess.run(["ip", "link", "delete", str(link["ifname"])], check=False, capture_output=True)
         run("ip", "link", "delete", BRIDGE)
     for family in ("ip", "ip6"):
         subprocess.run(["nft", "delete", "table", family, "kube-proxy"], check=False, capture_output=True)
-    kept = state / "ip_forward"
-    if kept.exists():
-        _FORWARD.write_text(kept.read_text())
-        kept.unlink()
 
 
 def cni_config(state: Path) -> str:

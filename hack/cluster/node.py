@@ -30,6 +30,9 @@ state = "{paths.RUN}/containerd"
 [ttrpc]
   address = "{SOCKET}.ttrpc"
 
+[plugins."io.containerd.nri.v1.nri"]
+  disable = true
+
 [plugins."io.containerd.cri.v1.images"]
   snapshotter = "overlayfs"
   [plugins."io.containerd.cri.v1.images".pinned_images]
@@ -49,6 +52,7 @@ state = "{paths.RUN}/containerd"
       runtime_type = "io.containerd.runc.v2"
       [plugins."io.containerd.cri.v1.runtime".containerd.runtimes.runc.options]
         SystemdCgroup = false
+        Root = "{paths.RUN}/runc"
 """
 
 
@@ -69,6 +73,9 @@ def kubelet_config(plane: Plane) -> dict[str, object]:
         "failCgroupV1": False,
         "failSwapOn": False,
         "localStorageCapacityIsolation": False,
+        # kube-proxy needs none of kubelet's iptables chains in nftables mode, and nothing would remove them.
+        "makeIPTablesUtilChains": False,
+        "podLogsDir": str(paths.STATE / "pod-logs"),
         "clusterDomain": "cluster.local",
         "clusterDNS": [network.NODE_ADDRESS],
         "containerRuntimeEndpoint": f"unix://{SOCKET}",
