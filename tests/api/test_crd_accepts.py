@@ -40,6 +40,8 @@ SPELLINGS: list[tuple[str, Any]] = [
     ("engine.sharedMemorySize", 1073741824),
     ("engine.sharedMemorySize", "0.5Gi"),
     ("decode.resources.limits", {"cpu": "500m", "memory": "16Gi", "nvidia.com/gpu": 1, "ephemeral-storage": "1e9"}),
+    ("decode.resources.limits", {"rdma/hca_shared_devices_a": 1, "hugepages-2Mi": "1Gi", "vendor.com/mig-1g.5gb": 1}),
+    ("router.service.annotations", {"service.beta.kubernetes.io/aws-load-balancer-type": "nlb", "plain": ""}),
     # Field case C01, upstream's documented file as a raw override.
     (
         "kvStore.config",

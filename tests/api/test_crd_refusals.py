@@ -193,6 +193,7 @@ ADDRESSES: list[Case] = [
     _metadata("HTTP", "", "at least 1 chars"),
     _metadata("HTTP", "http://mc:port/metadata", "not an address; write http://host:8080/metadata"),
     _metadata("HTTP", "redis://mc:6379", "with type HTTP write http://host:8080/metadata", ".external"),
+    _metadata("HTTP", "p2phandshake", "or set the type that it is", ".external"),
     _metadata("Etcd", "mc:2379", "with type Etcd write etcd://host:2379", ".external"),
     _metadata("Redis", "http://mc:6379", "with type Redis write redis://host:6379", ".external"),
     _metadata("Redis", "redis://:s3cret@mc:6379", "credentials must not stand here"),
@@ -235,6 +236,9 @@ REFERENCES: list[Case] = [
     ("spec.prefill.kvTransferConfig", "prefill.kvTransferConfig", {"kv_role": "kv_consumer"}, "kv_producer or kv_both"),
     ("spec.decode.kvTransferConfig", "decode.kvTransferConfig", {"kv_role": "kv_producer"}, "kv_consumer or kv_both"),
     ("spec.decode.kvTransferConfig.kv_role", "decode.kvTransferConfig", {"kv_role": "x"}, "supported values"),
+    ("spec.decode.resources.limits", "decode.resources.limits", {"gpu": 1}, "such as nvidia.com/gpu"),
+    ("spec.decode.resources.requests", "decode.resources.requests", {"Memory": "1Gi"}, "write cpu, memory"),
+    ("spec.router.service.annotations", "router.service.annotations", {"a b": "c"}, "such as example.com/name"),
     ("spec.router.service.type", "router.service.type", "None", 'supported values: "ClusterIP"'),
     ("spec.router.service.port", "router.service.port", 70000, "less than or equal to 65535"),
 ]

@@ -11,6 +11,7 @@ from disagg_operator.api.rules import (
     QUANTITY_FORM,
     REFERENCE_KEY,
     REFERENCE_NAME,
+    RESOURCE_NAMES,
     SIZE_FORM,
     JsonObject,
     duration_between,
@@ -71,7 +72,9 @@ _QUANTITY: JsonObject = {"x-kubernetes-int-or-string": True, "maxLength": 32, **
 Quantity = Annotated[int | str, WithJsonSchema(_QUANTITY)]
 ResourceList = Annotated[
     dict[str, int | str],
-    WithJsonSchema({"type": "object", "maxProperties": 32, "additionalProperties": _QUANTITY}),
+    WithJsonSchema(
+        {"type": "object", "maxProperties": 32, "additionalProperties": _QUANTITY, **with_rules(RESOURCE_NAMES)}
+    ),
 ]
 
 Arg = Annotated[str, Field(max_length=1024)]

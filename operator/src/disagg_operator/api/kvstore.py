@@ -150,7 +150,7 @@ class MetadataSpec(ApiModel):
             rule("self.type == 'Etcd' || !has(self.image)", "image goes with type Etcd alone; remove it"),
             rule(
                 "self.type != 'HTTP' || !has(self.external) || self.external.address.matches('^https?://') || "
-                "!self.external.address.contains('://')",
+                "!(self.external.address.contains('://') || self.external.address.matches('(?i)^p2phandshake$'))",
                 "with type HTTP write http://host:8080/metadata, or set the type that it is",
                 fieldPath=".external",
             ),

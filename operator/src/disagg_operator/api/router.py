@@ -15,6 +15,7 @@ from disagg_operator.api.base import (
     duration_range,
     size_range,
 )
+from disagg_operator.api.rules import ANNOTATION_KEYS, with_rules
 
 
 class ServiceType(StrEnum):
@@ -30,9 +31,10 @@ class RouterService(ApiModel):
 
     type: ServiceType = Field(ServiceType.CLUSTER_IP, description="ClusterIP, NodePort or LoadBalancer.")
     port: int = Field(8000, ge=1, le=65535, description="Port of the Service.")
-    annotations: Annotated[dict[str, Annotated[str, Field(max_length=4096)]], Field(max_length=64)] = Field(
-        default_factory=dict, description="Annotations of the Service, for cloud load balancers."
-    )
+    annotations: Annotated[
+        dict[str, Annotated[str, Field(max_length=4096)]],
+        Field(max_length=64, json_schema_extra=with_rules(ANNOTATION_KEYS)),
+    ] = Field(default_factory=dict, description="Annotations of the Service, for cloud load balancers.")
 
 
 class RouterSpec(ApiModel):

@@ -77,6 +77,18 @@ QUANTITY_FORM: Final = rule(
     "not a quantity; write a number with a unit of Kubernetes, such as 500m, 4 or 16Gi",
 )
 
+_DOMAIN: Final = "[a-z0-9]([-a-z0-9.]*[a-z0-9])?/"
+_NAME_PART: Final = "[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?"
+RESOURCE_NAMES: Final = rule(
+    f"self.all(key, key.matches('^(cpu|memory|ephemeral-storage|(hugepages-|{_DOMAIN}){_NAME_PART})$'))",
+    "not a resource; write cpu, memory, ephemeral-storage, or a device with its vendor, such as nvidia.com/gpu",
+)
+ANNOTATION_KEYS: Final = rule(
+    f"self.all(key, key.matches('^({_DOMAIN})?{_NAME_PART}$'))",
+    "not the key of an annotation; write such as example.com/name",
+)
+
+
 _DURATION_PATTERN: Final = "^([0-9]{1,9}(ms|s)|[0-9]{1,6}[mh])+$"
 
 
