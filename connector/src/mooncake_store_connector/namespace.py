@@ -18,6 +18,9 @@ _FACTS: Final = {
     "quantization": "model_config.quantization",
     "overrides": "model_config.hf_overrides",
     "rope": "model_config.hf_text_config.rope_parameters",
+    # Models with two sets of rotary factors choose between them by it.
+    "longest": "model_config.max_model_len",
+    "attention": "attention_config.backend",
     "layers": "model_config.hf_text_config.num_hidden_layers",
     "kv_dtype": "cache_config.cache_dtype",
     "block_size": "cache_config.block_size",
