@@ -1,6 +1,7 @@
 """Whether an object is as it was applied, judged from `managedFields`."""
 
 import copy
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -38,7 +39,7 @@ FIELDS: dict[str, Any] = {
 }
 
 
-def live(fields: dict[str, Any] | None = None, **entry: Any) -> dict[str, Any]:
+def live(fields: Mapping[str, Any] | None = None, **entry: Any) -> dict[str, Any]:
     body = copy.deepcopy(WANTED)
     managed = {"manager": FIELD_MANAGER, "operation": "Apply", "fieldsV1": fields or copy.deepcopy(FIELDS), **entry}
     body["metadata"]["managedFields"] = [managed]
@@ -95,7 +96,7 @@ def test_fields_of_others_are_no_drift() -> None:
 
 
 @pytest.mark.parametrize("entry", [{"manager": "kubectl"}, {"operation": "Update"}, {"subresource": "status"}], ids=str)
-def test_only_our_own_apply_counts(entry: dict[str, str]) -> None:
+def test_only_our_own_apply_counts(entry: dict[str, Any]) -> None:
     assert not is_as_applied(WANTED, live(**entry))
 
 

@@ -48,16 +48,18 @@ class Expectation:
 
 def judge(seen: Observation, expected: Expectation) -> list[Verdict]:
     """All conditions of a resource whose children are written."""
-    ready = judge_ready(seen)
+    ready, progressing = judge_ready(seen), judge_progressing(seen)
     verdicts = [
         ready,
         judge_available(seen),
-        judge_progressing(seen),
+        progressing,
         judge_degraded(seen),
         judge_kv_sharing(seen, expected),
         judge_update(expected),
     ]
-    if ready.is_true is not True:
+    if progressing.reason == Reason.PROGRESS_DEADLINE_EXCEEDED:
+        verdicts.append(Verdict(ConditionType.STALLED, True, progressing.reason, progressing.message))
+    elif ready.is_true is not True:
         verdicts.append(Verdict(ConditionType.RECONCILING, True, ready.reason, ready.message))
     return verdicts
 
