@@ -1,0 +1,116 @@
+"""Whether the watch tells the truth, and what a sweep adds to the queue."""
+
+from typing import Any
+
+from disagg_operator.build.inputs import ClusterFacts
+from disagg_operator.kube.kinds import Kind
+from disagg_operator.reconcile import Key
+from disagg_operator.sweep import Sweep, Watched
+
+A, B = Key("n", "a"), Key("n", "b")
+
+
+def watched() -> tuple[Watched, list[Key]]:
+    added: list[Key] = []
+    return Watched(added.append), added
+
+
+def test_events_become_keys() -> None:
+    watch, added = watched()
+    watch.resource_changed(A, "1")
+    watch.child_changed(B)
+    watch.resource_changed(A, None)
+    assert added == [A, B, A]
+
+
+def test_a_watch_that_is_up_to_date_has_no_age() -> None:
+    watch, _ = watched()
+    watch.resource_changed(A, "1")
+    assert watch.compare({A: "1"}, 100) == []
+    assert watch.age(1000) == 0
+
+
+def test_a_watch_that_stands_still_ages() -> None:
+    watch, _ = watched()
+    watch.resource_changed(A, "1")
+    assert watch.compare({A: "2"}, 100) == [A]
+    assert watch.compare({A: "3"}, 160) == [A]
+    assert watch.age(160) == 60
+
+
+def test_a_watch_that_moves_is_only_late() -> None:
+    watch, _ = watched()
+    watch.resource_changed(A, "1")
+    watch.compare({A: "2"}, 100)
+    watch.resource_changed(A, "2")
+    watch.compare({A: "3"}, 160)
+    assert watch.age(160) == 0
+    watch.resource_changed(A, "3")
+    watch.compare({A: "3"}, 220)
+    assert watch.age(220) == 0
+
+
+def test_a_resource_that_the_watch_never_brought() -> None:
+    watch, _ = watched()
+    assert watch.compare({A: "1"}, 100) == [A]
+    watch.compare({A: "1"}, 300)
+    assert watch.age(300) == 200
+
+
+def test_what_is_gone_is_no_reproach() -> None:
+    watch, _ = watched()
+    watch.compare({A: "1"}, 100)
+    watch.compare({}, 200)
+    assert watch.age(300) == 0
+
+
+class Client:
+    def __init__(self, versions: dict[str, str]) -> None:
+        self.versions = versions
+        self.asked: list[str] = []
+
+    async def list(self, kind: Kind, namespace: str, selector: str = "") -> list[dict[str, Any]]:
+        self.asked.append(namespace)
+        return [
+            {"metadata": {"namespace": "n", "name": name, "resourceVersion": version}}
+            for name, version in self.versions.items()
+        ]
+
+
+def sweep(client: Client, watch: Watched, facts: ClusterFacts, namespaces: tuple[str, ...] = ()) -> Sweep:
+    async def find() -> ClusterFacts:
+        return facts
+
+    return Sweep(client, watch, namespaces, 600, find, ClusterFacts())  # type: ignore[arg-type]
+
+
+async def test_a_sweep_adds_what_was_missed_and_a_resync_adds_all() -> None:
+    watch, added = watched()
+    watch.resource_changed(A, "1")
+    added.clear()
+    sweeper = sweep(Client({"a": "1", "b": "1"}), watch, ClusterFacts())
+    assert not await sweeper.look(add_all=False)
+    assert added == [B]
+    assert await sweeper.look(add_all=True)
+    assert added == [B, A, B]
+
+
+async def test_a_new_kind_in_the_cluster_concerns_every_resource() -> None:
+    watch, added = watched()
+    watch.resource_changed(A, "1")
+    added.clear()
+    sweeper = sweep(Client({"a": "1"}), watch, ClusterFacts(has_pod_monitor=True))
+    await sweeper.look(add_all=False)
+    assert added == [A]
+    assert sweeper.current_facts().has_pod_monitor
+    await sweeper.look(add_all=False)
+    assert added == [A]
+
+
+async def test_only_watched_namespaces_are_listed() -> None:
+    watch, _ = watched()
+    client = Client({})
+    await sweep(client, watch, ClusterFacts(), ("x", "y")).look(add_all=False)
+    assert client.asked == ["x", "y"]
+    await sweep(client, watch, ClusterFacts()).look(add_all=False)
+    assert client.asked == ["x", "y", ""]
