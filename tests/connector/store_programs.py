@@ -10,26 +10,33 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from connector.environment import program
+from connector.environment import connector_path, program
 from connector.processes import Process, accepts, wait_until
 
 SEGMENT = 64 << 20
 BUFFER = 32 << 20
 P2P = "P2PHANDSHAKE"
+_ENV = {"MC_FORCE_TCP": "1", "MC_RPC_TIMEOUT_MS": "2000"}
+
+
+def setup_arguments(master_port: int, metadata: str = P2P, segment: int = SEGMENT) -> list[object]:
+    """What Mooncake's `setup` takes."""
+    return ["127.0.0.1", metadata, segment, BUFFER, "tcp", "", f"127.0.0.1:{master_port}"]
 
 
 class Client:
     """A client process. Each call has a time limit; one that exceeds it raises TimeoutError."""
 
-    def __init__(self, log: Path, env: dict[str, str] | None = None) -> None:
+    def __init__(self, log: Path, env: dict[str, str] | None = None, *, namespace: str | None = None) -> None:
+        script = ["store_client.py"] if namespace is None else ["joining_client.py", namespace]
         with log.open("ab") as out:
             self._popen = subprocess.Popen(
-                [program("python"), str(Path(__file__).with_name("store_client.py"))],
+                [program("python"), str(Path(__file__).with_name(script[0])), *script[1:]],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=out,
                 text=True,
-                env={**os.environ, "MC_FORCE_TCP": "1", "MC_RPC_TIMEOUT_MS": "2000", **(env or {})},
+                env={**os.environ, **_ENV, "PYTHONPATH": connector_path(), **(env or {})},
             )
         self._answers: queue.Queue[str] = queue.Queue()
         threading.Thread(target=self._read, daemon=True).start()
@@ -48,8 +55,7 @@ class Client:
 
     def join(self, metadata: str, master_port: int, *, segment: int = SEGMENT) -> int:
         """Set the client up; 0, or a negative code."""
-        master = f"127.0.0.1:{master_port}"
-        return int(self("setup", "127.0.0.1", metadata, segment, BUFFER, "tcp", "", master))
+        return int(self("setup", *setup_arguments(master_port, metadata, segment)))
 
     def stop(self) -> None:
         """End it at once, as a pod that is killed."""
@@ -66,6 +72,16 @@ class Client:
 def client(log: Path, env: dict[str, str] | None = None) -> Iterator[Client]:
     """A client process that ends with the block."""
     started = Client(log, env)
+    try:
+        yield started
+    finally:
+        started.stop()
+
+
+@contextmanager
+def joining_client(log: Path, namespace: str) -> Iterator[Client]:
+    """A process with a `JoiningStore`, see joining_client.py."""
+    started = Client(log, namespace=namespace)
     try:
         yield started
     finally:

@@ -47,7 +47,8 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
             started.append(running.enter_context(engine(folder / role, config=config, store=file)))
         for one in started:
             wait_ready(one)
-        yield Stack(*started, master=store, master_port=port)
+        prefill, decode, plain = started
+        yield Stack(prefill, decode, plain, store, port)
 
 
 def _prompt(seed: int, length: int) -> list[int]:
