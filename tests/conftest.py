@@ -1,6 +1,11 @@
 """Options that all tests share."""
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+# Machines here are noisy: no example may fail by its time. A hanging test ends by the time limit of the run.
+settings.register_profile("noisy", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("noisy")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
