@@ -30,7 +30,7 @@ test-unit: setup ## Run the unit tests alone (a minute)
 
 .PHONY: e2e
 e2e: setup binaries images ## Run the end-to-end tests on a real kubelet, in the size of CI
-	$(PYTEST) tests/e2e $(ARGS)
+	$(PYTEST) tests/e2e -m "not long" $(ARGS)
 
 .PHONY: e2e-long
 e2e-long: setup binaries images ## Run the end-to-end tests with full counts; results go to benchmarks/results
