@@ -55,8 +55,8 @@ def content_digest(paths: list[Path], *extra: str) -> str:
 
 
 def is_source(path: Path) -> bool:
-    """Whether a file counts: not a folder, and not what Python leaves behind."""
-    return path.is_file() and "__pycache__" not in path.parts and path.suffix != ".pyc"
+    """Whether a file counts: not a folder, not what Python leaves behind, and not a page for readers."""
+    return path.is_file() and "__pycache__" not in path.parts and path.suffix not in {".pyc", ".md"}
 
 
 def image_tag(image: Image, base_tag: str) -> str:
