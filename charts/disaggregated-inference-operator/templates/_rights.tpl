@@ -3,7 +3,7 @@
 # one leader among replicas
 - apiGroups: ["coordination.k8s.io"]
   resources: [leases]
-  verbs: [get, create, update, patch]
+  verbs: [get, create, update]
 {{- end }}
 {{- define "disagg.rights.namespaced" -}}
 # the resources that users write
@@ -13,7 +13,7 @@
 # their status
 - apiGroups: ["inference.disagg.io"]
   resources: [disaggregatedinferences/status]
-  verbs: [get, patch]
+  verbs: [patch]
 # owner references that block deletion, where the cluster enforces that right
 - apiGroups: ["inference.disagg.io"]
   resources: [disaggregatedinferences/finalizers]
@@ -49,7 +49,7 @@
 # what happened, for kubectl describe
 - apiGroups: [""]
   resources: [events]
-  verbs: [create, patch]
+  verbs: [create]
 # metrics, where that CRD is there
 - apiGroups: ["monitoring.coreos.com"]
   resources: [podmonitors]
@@ -63,9 +63,9 @@
 # kopf looks for the CRD to appear
 - apiGroups: ["apiextensions.k8s.io"]
   resources: [customresourcedefinitions]
-  verbs: [get, list, watch]
+  verbs: [list, watch]
 # kopf lists namespaces to watch
 - apiGroups: [""]
   resources: [namespaces]
-  verbs: [get, list, watch]
+  verbs: [list, watch]
 {{- end }}

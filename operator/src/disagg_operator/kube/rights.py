@@ -24,7 +24,7 @@ _OWN: Final = (*_READ, "create", "patch", "delete")
 # In every namespace that is watched.
 NAMESPACED: Final = (
     Right("inference.disagg.io", ("disaggregatedinferences",), _READ, "the resources that users write"),
-    Right("inference.disagg.io", ("disaggregatedinferences/status",), ("get", "patch"), "their status"),
+    Right("inference.disagg.io", ("disaggregatedinferences/status",), ("patch",), "their status"),
     Right(
         "inference.disagg.io",
         ("disaggregatedinferences/finalizers",),
@@ -38,18 +38,18 @@ NAMESPACED: Final = (
     Right("policy", ("poddisruptionbudgets",), _OWN, "one pod at a time in a drain"),
     Right("networking.k8s.io", ("networkpolicies",), _OWN, "closed by default"),
     Right("", ("pods",), _READ, "why pods do not start; also what the router's Role grants"),
-    Right("", ("events",), ("create", "patch"), "what happened, for kubectl describe"),
+    Right("", ("events",), ("create",), "what happened, for kubectl describe"),
     Right("monitoring.coreos.com", ("podmonitors",), _OWN, "metrics, where that CRD is there"),
     Right("leaderworkerset.x-k8s.io", ("leaderworkersets",), _OWN, "replicas that span nodes, where that CRD is there"),
 )
 
 # In the operator's own namespace.
 OWN_NAMESPACE: Final = (
-    Right("coordination.k8s.io", ("leases",), ("get", "create", "update", "patch"), "one leader among replicas"),
+    Right("coordination.k8s.io", ("leases",), ("get", "create", "update"), "one leader among replicas"),
 )
 
 # Only when every namespace is watched.
 CLUSTER: Final = (
-    Right("apiextensions.k8s.io", ("customresourcedefinitions",), _READ, "kopf looks for the CRD to appear"),
-    Right("", ("namespaces",), _READ, "kopf lists namespaces to watch"),
+    Right("apiextensions.k8s.io", ("customresourcedefinitions",), ("list", "watch"), "kopf looks for the CRD to appear"),
+    Right("", ("namespaces",), ("list", "watch"), "kopf lists namespaces to watch"),
 )
