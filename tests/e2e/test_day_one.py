@@ -14,6 +14,7 @@ from e2e import load
 from e2e.audit import mutations
 from e2e.stack import MODEL, Served, example, serve
 
+pytestmark = pytest.mark.long
 NAMESPACE = "e2e-day-one"
 OPERATOR = f"{RELEASE}-disaggregated-inference-operator"
 

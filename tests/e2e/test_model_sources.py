@@ -9,6 +9,7 @@ from demo.cluster import Cluster
 from e2e import hub
 from e2e.stack import MODEL, Served, example, restricted_namespace, serve
 
+pytestmark = pytest.mark.long
 NAMESPACE = "e2e-sources"
 REPOSITORY = "acme/smollm2"
 
