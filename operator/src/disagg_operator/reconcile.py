@@ -39,6 +39,7 @@ _log = logging.getLogger(__name__)
 # Seconds after which to look again at what sends no event: the master's segments, somebody else's objects.
 _SETTLED: Final = 60.0
 _SEGMENTS_MISSING: Final = 5.0
+_CREATING: Final = 15.0
 _CONFLICT: Final = 15.0
 _OLD_CHILDREN: Final = 2.0
 _CHANGED_MEANWHILE: Final = 0.2
@@ -168,8 +169,7 @@ class Reconciler:
         if not old.get("conditions"):
             old = await self._report(sight, old, {"observedGeneration": sight.metadata["generation"]}, judge_start())
         live, refusals = await write_changes(self.client, plan.changes, self._count_write)
-        name, namespace = sight.metadata["name"], sight.metadata["namespace"]
-        seen = await observe(namespace, name, plan.desired.children, live, sight.pods)
+        seen = await observe(self.client, sight.metadata, plan.desired.children, live, sight.pods)
         expected = Expectation(
             plan.desired.segments,
             has_own_connector=has_own_connector(plan.resource),
@@ -181,12 +181,12 @@ class Reconciler:
         if refusals:
             waits = [refusal.error.retry_after for refusal in refusals if refusal.error.retry_after]
             raise TryAgainError(f"refused: {'; '.join(str(refusal) for refusal in refusals)}", max(waits, default=None))
-        return _SEGMENTS_MISSING if is_segment_missing(verdicts) else _SETTLED
+        return look_again(seen, verdicts)
 
     async def _halt(self, sight: Sight, halt: Halt) -> float:
         """Report why nothing is written, and what an earlier spec's children do meanwhile."""
         old = sight.body.get("status", {})
-        seen = await observe(sight.metadata["namespace"], sight.metadata["name"], (), sight.own(), sight.pods)
+        seen = await observe(self.client, sight.metadata, (), sight.own(), sight.pods)
         status = halted_status(sight.metadata["generation"], old, seen)
         await self._report(sight, old, status, judge_halt(seen, halt.reason, halt.message, is_final=halt.is_final))
         return halt.again or _SETTLED
@@ -233,9 +233,11 @@ def judge_refusals(seen: Observation, refusals: tuple[Refusal, ...]) -> list[Ver
     return judge_halt(seen, Reason.FORBIDDEN if is_forbidden else Reason.API_ERROR, message, is_final=False)
 
 
-def is_segment_missing(verdicts: list[Verdict]) -> bool:
-    """Whether the master is to be asked again soon: no event tells that a segment was registered."""
-    return any(verdict.reason == Reason.SEGMENTS_MISSING for verdict in verdicts)
+def look_again(seen: Observation, verdicts: list[Verdict]) -> float:
+    """Seconds after which to look at what no watch tells: segments with the master, volumes that cannot be mounted."""
+    if any(verdict.reason == Reason.SEGMENTS_MISSING for verdict in verdicts):
+        return _SEGMENTS_MISSING
+    return _CREATING if seen.is_creating else _SETTLED
 
 
 def has_own_connector(resource: DisaggregatedInference) -> bool:

@@ -60,12 +60,13 @@ class KubeClient:
                 return None
             raise
 
-    async def list(self, kind: Kind, namespace: str, selector: str = "") -> list[Manifest]:
-        """Objects that match a label selector, with apiVersion and kind filled in; none where the kind is unknown.
+    async def list(self, kind: Kind, namespace: str, selector: str = "", fields: str = "") -> list[Manifest]:
+        """Objects that match a label and a field selector, apiVersion and kind filled in.
 
-        An empty namespace means all of them.
+        An empty namespace means all of them. None where the kind is unknown.
         """
-        query = [("labelSelector", selector)] if selector else []
+        selectors = {"labelSelector": selector, "fieldSelector": fields}
+        query = [(key, value) for key, value in selectors.items() if value]
         try:
             answer = await self._call("GET", kind.path(namespace), query)
         except ApiError as error:

@@ -1,6 +1,7 @@
 """Reads all that one reconcile decides on: the children that are there, the pods, and the master's segments."""
 
 import asyncio
+import logging
 from collections.abc import Iterable
 from typing import Final
 
@@ -8,9 +9,11 @@ from disagg_operator.api.names import LABEL_MANAGED_BY, LABEL_NAME, LABEL_ROLE, 
 from disagg_operator.api.names import child_name as name_of_child
 from disagg_operator.build.inputs import ClusterFacts
 from disagg_operator.kube.client import KubeClient
+from disagg_operator.kube.errors import ApiError
 from disagg_operator.kube.kinds import (
     CHILDREN,
     DEPLOYMENT,
+    EVENT,
     LEADER_WORKER_SET,
     POD,
     POD_MONITOR,
@@ -20,11 +23,20 @@ from disagg_operator.kube.kinds import (
 )
 from disagg_operator.kube.master import list_segments
 from disagg_operator.plan.changes import object_key
-from disagg_operator.status.observation import Observation, count_shared, observe_part, pods_of
+from disagg_operator.status.observation import (
+    Observation,
+    count_shared,
+    is_creating,
+    last_warning,
+    observe_part,
+    pods_of,
+)
 
 _WORKLOADS: Final = (DEPLOYMENT.kind, LEADER_WORKER_SET.kind)
 # A client with a few connections; more at once would only wait for each other.
 _AT_ONCE: Final = 8
+_ASKED_PODS: Final = 3
+_log = logging.getLogger(__name__)
 
 
 def list_kinds(facts: ClusterFacts) -> list[Kind]:
@@ -69,18 +81,43 @@ def workloads_of(manifests: Iterable[Manifest]) -> dict[Component, Manifest]:
     }
 
 
+async def read_warnings(client: KubeClient, namespace: str, pods: Iterable[Manifest]) -> dict[str, str]:
+    """What the kubelet told last about pods that are being created, by name. A few pods speak for all.
+
+    It is a courtesy: without the right to read events, or an answer, there are no warnings.
+    """
+    found = {}
+    for pod in list(pods)[:_ASKED_PODS]:
+        fields = f"involvedObject.uid={pod['metadata']['uid']},type=Warning"
+        try:
+            warning = last_warning(pod, await client.list(EVENT, namespace, fields=fields))
+        except ApiError as error:
+            _log.debug("events of pod %s: %s", pod["metadata"]["name"], error)
+            return {}
+        if warning:
+            found[pod["metadata"]["name"]] = warning
+    return found
+
+
 async def observe(
-    namespace: str, name: str, wanted: Iterable[Manifest], live: Iterable[Manifest], pods: list[Manifest]
+    client: KubeClient,
+    metadata: Manifest,
+    wanted: Iterable[Manifest],
+    live: Iterable[Manifest],
+    pods: list[Manifest],
 ) -> Observation:
-    """What is seen of a resource: each part that is wanted or there, and what its own master says."""
+    """What is seen of the resource with this metadata: each part that is wanted or there, and what its master says."""
+    name, namespace = metadata["name"], metadata["namespace"]
     wishes, there = workloads_of(wanted), workloads_of(live)
+    creating = [pod for pod in pods if is_creating(pod)]
+    warnings = await read_warnings(client, namespace, creating)
     parts = {
-        component: observe_part(component, wishes.get(component), there.get(component), pods_of(component, pods))
-        for component in Component
-        if component in wishes or component in there
+        part: observe_part(part, wishes.get(part), there.get(part), pods_of(part, pods), warnings)
+        for part in Component
+        if part in wishes or part in there
     }
     if Component.MASTER not in parts or parts[Component.MASTER].ready == 0:
-        return Observation(parts)
+        return Observation(parts, is_creating=bool(creating))
     host = f"{name_of_child(name, Component.MASTER)}.{namespace}.svc"
     segments = await list_segments(f"http://{host}:{PORT_MASTER_ADMIN}")
-    return Observation(parts, segments, count_shared(segments or (), pods))
+    return Observation(parts, segments, count_shared(segments or (), pods), bool(creating))

@@ -38,7 +38,7 @@ NAMESPACED: Final = (
     Right("policy", ("poddisruptionbudgets",), _OWN, "one pod at a time in a drain"),
     Right("networking.k8s.io", ("networkpolicies",), _OWN, "closed by default"),
     Right("", ("pods",), _READ, "why pods do not start; also what the router's Role grants"),
-    Right("", ("events",), ("create",), "what happened, for kubectl describe"),
+    Right("", ("events",), ("create", "list"), "what happened, for kubectl describe; why a pod's volumes hang"),
     Right("monitoring.coreos.com", ("podmonitors",), _OWN, "metrics, where that CRD is there"),
     Right("leaderworkerset.x-k8s.io", ("leaderworkersets",), _OWN, "replicas that span nodes, where that CRD is there"),
 )
@@ -50,6 +50,8 @@ OWN_NAMESPACE: Final = (
 
 # Only when every namespace is watched.
 CLUSTER: Final = (
-    Right("apiextensions.k8s.io", ("customresourcedefinitions",), ("list", "watch"), "kopf looks for the CRD to appear"),
+    Right(
+        "apiextensions.k8s.io", ("customresourcedefinitions",), ("list", "watch"), "kopf looks for the CRD to appear"
+    ),
     Right("", ("namespaces",), ("list", "watch"), "kopf lists namespaces to watch"),
 )

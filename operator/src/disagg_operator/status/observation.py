@@ -1,7 +1,8 @@
 """What is seen of one resource's workloads, as plain facts. Reading them off manifests is pure."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, Final
 
 from disagg_operator.api.names import ENGINE_ROLES, LABEL_ROLE, Component
@@ -19,6 +20,7 @@ _BAD_WAITING: Final = frozenset(
         "RunContainerError",
     }
 )
+_CREATION_WARNINGS: Final = frozenset({"FailedMount", "FailedAttachVolume", "FailedCreatePodSandBox"})
 _MAX_MESSAGE: Final = 400
 _MAX_FAILURES: Final = 3
 
@@ -55,18 +57,27 @@ class Observation:
     """All parts of one resource, and what the master says.
 
     `segments` are the names of all that are registered, None when the master could not be asked. `shared` counts
-    those of ready engines: a segment outlives its engine for a while.
+    those of ready engines: a segment outlives its engine for a while. `is_creating`: a pod's containers are being made
+    ready, of which no event of the pod tells.
     """
 
     parts: dict[Component, Part]
     segments: tuple[str, ...] | None = None
     shared: int = 0
+    is_creating: bool = False
 
 
-def observe_part(component: Component, wanted: Manifest | None, live: Manifest | None, pods: list[Manifest]) -> Part:
+def observe_part(
+    component: Component,
+    wanted: Manifest | None,
+    live: Manifest | None,
+    pods: list[Manifest],
+    warnings: Mapping[str, str] = MappingProxyType({}),
+) -> Part:
     """Facts about one workload: from its manifest where one is wanted, its live object and its pods.
 
     One of the two manifests must be given. A manifest without a count leaves it to whoever scales the live object.
+    `warnings` has what the kubelet told last about pods that it cannot start, by the pods' names.
     """
     wished = (wanted or {}).get("spec", {}).get("replicas")
     if wished is None:
@@ -77,6 +88,7 @@ def observe_part(component: Component, wanted: Manifest | None, live: Manifest |
     conditions = {condition["type"]: condition for condition in status.get("conditions", [])}
     progressing, refused = conditions.get("Progressing", {}), conditions.get("ReplicaFailure", {})
     failures = [message for pod in pods for message in pod_failures(pod)]
+    failures += [warnings[pod["metadata"]["name"]] for pod in pods if pod["metadata"]["name"] in warnings]
     if refused.get("status") == "True":
         failures.insert(0, f"pods cannot be made: {refused.get('message', '')}"[:_MAX_MESSAGE])
     return Part(
@@ -145,6 +157,28 @@ def pod_failures(pod: Manifest) -> list[str]:
     for container in [*status.get("initContainerStatuses", []), *status.get("containerStatuses", [])]:
         found += _container_failures(name, container)
     return [message[:_MAX_MESSAGE] for message in found]
+
+
+def is_creating(pod: Manifest) -> bool:
+    """Whether the kubelet is making ready what a pod's containers need. Why that hangs stands in events alone."""
+    status = pod.get("status", {})
+    if "deletionTimestamp" in pod["metadata"]:
+        return False
+    containers = [*status.get("initContainerStatuses", []), *status.get("containerStatuses", [])]
+    return any(one.get("state", {}).get("waiting", {}).get("reason") == "ContainerCreating" for one in containers) or (
+        # With init containers, all wait as PodInitializing until volumes are mounted.
+        bool(containers) and all("waiting" in one.get("state", {}) for one in containers) and not pod_failures(pod)
+    )
+
+
+def last_warning(pod: Manifest, events: Iterable[Manifest]) -> str:
+    """The kubelet's last warning about a pod that does not start; empty when there is none."""
+    name = pod["metadata"]["name"]
+    told = [event for event in events if event.get("reason") in _CREATION_WARNINGS]
+    if not told:
+        return ""
+    last = max(told, key=lambda event: str(event.get("lastTimestamp") or event.get("eventTime") or ""))
+    return f"pod {name} does not start: {last['reason']}: {last.get('message', '')}"[:_MAX_MESSAGE]
 
 
 def _container_failures(pod: str, container: Manifest) -> list[str]:
