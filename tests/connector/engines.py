@@ -27,7 +27,7 @@ class Engine:
     port: int
     process: Process
 
-    def post(self, path: str, body: Mapping[str, Any], seconds: float = 120) -> dict[str, Any]:
+    def post(self, path: str, body: Mapping[str, Any], seconds: float = 300) -> dict[str, Any]:
         """A JSON answer."""
         request = urllib.request.Request(
             f"http://127.0.0.1:{self.port}{path}", json.dumps(body).encode(), {"Content-Type": "application/json"}
@@ -53,7 +53,7 @@ class Engine:
 
     def counter(self, name: str) -> float:
         """The sum of a Prometheus counter's series."""
-        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/metrics", timeout=10) as response:
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/metrics", timeout=60) as response:
             text = response.read().decode()
         return sum(float(value) for value in re.findall(rf"^{re.escape(name)}(?:{{[^}}]*}})? (\S+)$", text, re.M))
 
@@ -128,4 +128,4 @@ def engine(
 def wait_ready(started: Engine) -> None:
     """Until it serves."""
     url = f"http://127.0.0.1:{started.port}/health"
-    wait_until("an engine", 300, lambda: answers(url), started.process)
+    wait_until("an engine", 600, lambda: answers(url), started.process)

@@ -1,4 +1,4 @@
-"""Prints what each real parser makes of a config file. Runs in the engine's environment, without pytest."""
+"""Prints what each real parser makes of config files: one JSON list, in their order. Runs in the engine's environment, without pytest."""
 
 import dataclasses
 import json
@@ -8,6 +8,8 @@ from mooncake.mooncake_config import MooncakeConfig
 from vllm.distributed.mooncake_store import MooncakeStoreConfig
 
 if __name__ == "__main__":
-    path = sys.argv[1]
-    readers = {"vllm": MooncakeStoreConfig.from_file(path), "mooncake": MooncakeConfig.from_file(path)}
-    print("RESULT " + json.dumps({name: dataclasses.asdict(config) for name, config in readers.items()}))
+    results = []
+    for path in sys.argv[1:]:
+        readers = {"vllm": MooncakeStoreConfig.from_file(path), "mooncake": MooncakeConfig.from_file(path)}
+        results.append({name: dataclasses.asdict(config) for name, config in readers.items()})
+    print("RESULT " + json.dumps(results))

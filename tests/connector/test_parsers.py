@@ -2,6 +2,7 @@
 
 import json
 import subprocess
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -39,20 +40,39 @@ _TEMPLATES: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("name", _TEMPLATES)
-def test_all_readers_agree(name: str, tmp_path: Path) -> None:
-    """Field cases C01, C02, C04, C07, C13."""
-    text = pod_config(json.dumps(_TEMPLATES[name]), "10.0.0.5")
-    path = tmp_path / "mooncake_config.json"
-    path.write_text(text)
-    ours = json.loads(text)
+@dataclass(frozen=True)
+class Reading:
+    """One file, and what each real parser makes of it."""
+
+    ours: dict[str, Any]
+    vllm: dict[str, Any]
+    mooncake: dict[str, Any]
+
+
+@pytest.fixture(scope="module")
+def readings(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Reading]:
+    """All files in one run: loading vLLM takes seconds."""
+    folder = tmp_path_factory.mktemp("configs")
+    texts = {name: pod_config(json.dumps(template), "10.0.0.5") for name, template in _TEMPLATES.items()}
+    paths = [folder / f"{name}.json" for name in texts]
+    for path, text in zip(paths, texts.values(), strict=True):
+        path.write_text(text)
     script = Path(__file__).with_name("read_config.py")
-    output = subprocess.run([program("python"), script, path], capture_output=True, text=True, check=True, timeout=240)
-    line = next(line for line in output.stdout.splitlines() if line.startswith("RESULT "))
-    read: dict[str, dict[str, Any]] = json.loads(line.removeprefix("RESULT "))
-    for config in read.values():
-        shared = config.keys() & ours.keys()
-        assert {key: config[key] for key in shared} == {key: ours[key] for key in shared}
-    assert {"mode", "global_segment_size", "protocol", "device_name"} <= read["vllm"].keys()
-    assert read["mooncake"]["local_hostname"] == "10.0.0.5"
-    assert read["vllm"]["tenant_id"] == read["mooncake"]["tenant_id"]
+    output = subprocess.run(
+        [program("python"), script, *paths], capture_output=True, text=True, check=True, timeout=600
+    ).stdout
+    line = next(line for line in output.splitlines() if line.startswith("RESULT "))
+    read = json.loads(line.removeprefix("RESULT "))
+    return {name: Reading(json.loads(text), **of) for (name, text), of in zip(texts.items(), read, strict=True)}
+
+
+@pytest.mark.parametrize("name", _TEMPLATES)
+def test_all_readers_agree(name: str, readings: dict[str, Reading]) -> None:
+    """Field cases C01, C02, C04, C07, C13."""
+    reading = readings[name]
+    for config in (reading.vllm, reading.mooncake):
+        shared = config.keys() & reading.ours.keys()
+        assert {key: config[key] for key in shared} == {key: reading.ours[key] for key in shared}
+    assert {"mode", "global_segment_size", "protocol", "device_name"} <= reading.vllm.keys()
+    assert reading.mooncake["local_hostname"] == "10.0.0.5"
+    assert reading.vllm["tenant_id"] == reading.mooncake["tenant_id"]
