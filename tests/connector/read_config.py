@@ -1,4 +1,4 @@
-"""Prints what each real parser makes of config files: one JSON list, in their order. Runs in the engine's environment, without pytest."""
+"""Prints what each real parser makes of config files, as one list. Runs in the engine's environment, without pytest."""
 
 import dataclasses
 import json

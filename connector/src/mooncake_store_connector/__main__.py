@@ -7,7 +7,7 @@ from pathlib import Path
 
 from mooncake_store_connector.config import normalise_config
 from mooncake_store_connector.durations import parse_duration_ms
-from mooncake_store_connector.prepare import prepare
+from mooncake_store_connector.prepare import prepare, read_object
 from mooncake_store_connector.problems import ConfigError
 
 
@@ -26,7 +26,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _check(path: Path) -> int:
-    config = normalise_config(json.loads(path.read_text()), path=path.name)
+    config = normalise_config(read_object(path.read_text()), path=path.name)
     for warning in config.warnings:
         print(f"warning: {warning}")
     print(json.dumps(config.values, indent=2, sort_keys=True))

@@ -56,4 +56,5 @@ def derive_namespace(prefix: str, facts: Mapping[str, str]) -> str:
 def _read(root: object, path: str) -> object:
     for name in path.split("."):
         root = getattr(root, name, None)
-    return root
+    # A function's text has its address in it, which differs in every process.
+    return getattr(root, "__qualname__", type(root).__name__) if callable(root) else root

@@ -34,16 +34,21 @@ class MasterState:
     seen: str
 
 
-def pod_config(template: str, address: str) -> str:
-    """The pod's own config file: the checked template with `local_hostname` in it. Raises ConfigError."""
+def read_object(text: str) -> dict[str, object]:
+    """The JSON object that a config file holds. Raises ConfigError."""
     try:
-        raw = json.loads(template)
+        raw = json.loads(text)
     except json.JSONDecodeError as error:
         remedy = "the file must hold one JSON object"
         raise ConfigError([Problem("config", f"not JSON ({error})", remedy)]) from error
     if not isinstance(raw, dict):
         raise ConfigError([Problem("config", f"found a {type(raw).__name__}", "the file must hold one JSON object")])
-    values = {**normalise_config(raw).values, "local_hostname": address}
+    return raw
+
+
+def pod_config(template: str, address: str) -> str:
+    """The pod's own config file: the checked template with `local_hostname` in it. Raises ConfigError."""
+    values = {**normalise_config(read_object(template)).values, "local_hostname": address}
     return json.dumps(values, indent=2, sort_keys=True) + "\n"
 
 

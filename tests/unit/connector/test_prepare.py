@@ -135,6 +135,9 @@ def test_check_tells_problems_and_warnings(
     path.write_text('{"protocol": "x", "mode": "y"}')
     assert _run(monkeypatch, "check", "--config", str(path)) == 2
     assert len(capsys.readouterr().err.splitlines()) == 3
+    path.write_text("[]")
+    assert _run(monkeypatch, "check", "--config", str(path)) == 2
+    assert "one JSON object" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("wait", ["soon", "-1s"])

@@ -65,6 +65,15 @@ def test_a_layout_that_ranks_share_leaves_tensor_parallelism_out() -> None:
     assert _namespace(_config(), store_tp_size=4) == _namespace(two, store_tp_size=4)
 
 
+def test_a_function_in_the_config_is_its_name() -> None:
+    def override(value: object) -> object:
+        return value
+
+    config = _config()
+    config.model_config.hf_overrides = override
+    assert describe_kv(config, {}, None, "0")["overrides"].endswith("override")
+
+
 def test_the_prefix_comes_first() -> None:
     assert _namespace(_config()).startswith("kv1-")
     assert not derive_namespace("", {}).startswith("-")
