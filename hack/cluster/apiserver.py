@@ -20,6 +20,8 @@ CONTROLLERS = (
     "replicaset-controller",
     "disruption-controller",
     "serviceaccount-controller",
+    "endpointslice-controller",
+    "clusterrole-aggregation-controller",
 )
 
 

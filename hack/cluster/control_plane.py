@@ -9,11 +9,10 @@ from pathlib import Path
 
 import yaml
 
-from cluster import certificates, paths
+from cluster import certificates, network, paths
 from cluster.certificates import Authority
 from cluster.processes import Processes, Program
 
-SERVICE_RANGE = "10.96.0.0/16"
 FIRST_SERVICE_IP = "10.96.0.1"
 
 _AUDIT_POLICY = {
@@ -110,7 +109,7 @@ def apiserver(plane: Plane) -> Program:
         f"--bind-address={plane.address}",
         f"--advertise-address={plane.address}",
         f"--secure-port={plane.port}",
-        f"--service-cluster-ip-range={SERVICE_RANGE}",
+        f"--service-cluster-ip-range={network.SERVICE_RANGE}",
         f"--client-ca-file={pki / 'ca.crt'}",
         f"--tls-cert-file={pki / 'apiserver.crt'}",
         f"--tls-private-key-file={pki / 'apiserver.key'}",

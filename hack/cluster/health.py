@@ -99,6 +99,11 @@ def is_node_ready() -> bool:
     return any(c["type"] == "Ready" and c["status"] == "True" for c in conditions)
 
 
+def has_default_account() -> bool:
+    """Whether pods may be made in the default namespace."""
+    return kubectl("get", "serviceaccount", "default", "--namespace=default").returncode == 0
+
+
 def build_dns_query(name: str) -> bytes:
     """A DNS question for the IPv4 address of a name."""
     labels = b"".join(bytes([len(label)]) + label.encode() for label in name.split("."))

@@ -130,6 +130,8 @@ def _wait_until_well(running: Processes, *, timeout: float = 60) -> None:
             told = "\n".join(f"{part.name}: {part.told}\n{running.explain(part.name)}" for part in bad)
             raise ClusterError(f"not well after {timeout:.0f} s:\n{told}")
         time.sleep(0.5)
+    # Pods are refused until a controller has made their namespace's account.
+    running.wait_ready("kube-controller-manager", health.has_default_account, timeout=timeout)
 
 
 def _declare_disk() -> None:

@@ -12,7 +12,18 @@ from cluster.errors import ClusterError
 BRIDGE = "cni0"
 NODE_ADDRESS = "10.244.0.1"
 POD_RANGE = "10.244.0.0/24"
+SERVICE_RANGE = "10.96.0.0/16"
 _MARK = "disagg-cluster"
+CONTAINMENT = f"""\
+table inet {_MARK} {{
+    chain forward {{
+        type filter hook forward priority filter; policy accept;
+        iifname "{BRIDGE}" oifname != "{BRIDGE}" reject with icmpx admin-prohibited
+    }}
+}}
+"""
+"""Pods talk to each other and to this machine. What is meant for elsewhere is refused at once, not sent unanswered."""
+
 _FORWARD = Path("/proc/sys/net/ipv4/ip_forward")
 
 
@@ -52,6 +63,9 @@ def up() -> None:
     if NODE_ADDRESS not in addresses:
         run("ip", "address", "add", f"{NODE_ADDRESS}/24", "dev", BRIDGE)
     run("ip", "link", "set", BRIDGE, "up")
+    # Services work on a machine without a default route, and a Service without pods is asked nowhere else.
+    run("ip", "route", "replace", SERVICE_RANGE, "dev", BRIDGE)
+    subprocess.run(["nft", "-f", "-"], input=CONTAINMENT, check=True, capture_output=True, text=True)
     _FORWARD.write_text("1\n")
 
 
@@ -63,8 +77,8 @@ def down() -> None:
                 # May be gone by now: its other end went with a pod's namespace.
                 subprocess.run(["ip", "link", "delete", str(link["ifname"])], check=False, capture_output=True)
         run("ip", "link", "delete", BRIDGE)
-    for family in ("ip", "ip6"):
-        subprocess.run(["nft", "delete", "table", family, "kube-proxy"], check=False, capture_output=True)
+    for table in (("inet", _MARK), ("ip", "kube-proxy"), ("ip6", "kube-proxy")):
+        subprocess.run(["nft", "delete", "table", *table], check=False, capture_output=True)
 
 
 def cni_config(state: Path) -> str:

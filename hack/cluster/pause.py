@@ -1,4 +1,4 @@
-"""The pause image: a few lines of Go on an empty image, pushed to the local registry."""
+"""Images of one static Go program on nothing, pushed to the local registry; the pause image is one."""
 
 import os
 import subprocess
@@ -8,33 +8,42 @@ import urllib.request
 from pathlib import Path
 
 from cluster import gotool, paths, registry
+from cluster.errors import ClusterError
 from cluster.node import PAUSE
-
-_NAME = PAUSE.removeprefix(f"{registry.ADDRESS}/").partition(":")[0]
-_TAG = PAUSE.rpartition(":")[2]
 
 
 def ensure() -> None:
-    """Build and push the image unless the registry has it."""
-    if _is_pushed():
-        return
+    """Build and push the pause image unless the registry has it. Raises ClusterError."""
+    if not is_pushed(PAUSE):
+        push_static(paths.TOOLS / "pause", PAUSE)
+
+
+def push_static(source: Path, reference: str) -> None:
+    """Build the Go program in `source`, put it alone into an image and push that. Raises ClusterError."""
+    name = source.name
     with tempfile.TemporaryDirectory() as folder:
-        environment = {**os.environ, "CGO_ENABLED": "0", "GOFLAGS": "-mod=readonly"}
-        command = [str(gotool.find_go()), "build", "-buildvcs=false", "-ldflags=-s -w", "-o", f"{folder}/pause", "."]
-        subprocess.run(command, cwd=paths.TOOLS / "pause", env=environment, check=True)
-        Path(folder, "Dockerfile").write_text(
-            'FROM scratch\nCOPY pause /pause\nUSER 65532:65532\nENTRYPOINT ["/pause"]\n'
-        )
-        local = f"localhost/disagg/pause:{_TAG}"
-        subprocess.run(
-            ["buildah", "bud", "--isolation", "chroot", "-q", "-t", local, folder], check=True, capture_output=True
-        )
-        push = ["buildah", "push", "-q", "--tls-verify=false", local, f"docker://{PAUSE}"]
-        subprocess.run(push, check=True, capture_output=True)
+        environment = {**os.environ, "CGO_ENABLED": "0", "GOFLAGS": "-mod=readonly", "GOTOOLCHAIN": "local"}
+        go_build = [str(gotool.find_go()), "build", "-buildvcs=false", "-ldflags=-s -w", "-o", f"{folder}/{name}", "."]
+        _run(go_build, cwd=source, env=environment)
+        lines = ["FROM scratch", f"COPY {name} /{name}", "USER 65532:65532", f'ENTRYPOINT ["/{name}"]']
+        Path(folder, "Dockerfile").write_text("\n".join(lines) + "\n")
+        local = f"localhost/{reference.partition('/')[2]}"
+        _run(["buildah", "bud", "--isolation", "chroot", "-q", "-t", local, folder])
+        _run(["buildah", "push", "-q", "--tls-verify=false", local, f"docker://{reference}"])
+        # The registry holds it now; buildah's own copy would outlive `down`.
+        _run(["buildah", "rmi", local])
 
 
-def _is_pushed() -> bool:
-    request = urllib.request.Request(f"http://{registry.ADDRESS}/v2/{_NAME}/manifests/{_TAG}", method="HEAD")
+def _run(command: list[str], cwd: Path | None = None, env: dict[str, str] | None = None) -> None:
+    done = subprocess.run(command, cwd=cwd, env=env, check=False, capture_output=True, text=True)
+    if done.returncode != 0:
+        raise ClusterError(f"{' '.join(command[:2])} failed:\n{done.stderr.strip()}")
+
+
+def is_pushed(reference: str) -> bool:
+    """Whether the local registry has `127.0.0.1:5000/<name>:<tag>`."""
+    name, _, tag = reference.removeprefix(f"{registry.ADDRESS}/").rpartition(":")
+    request = urllib.request.Request(f"http://{registry.ADDRESS}/v2/{name}/manifests/{tag}", method="HEAD")
     request.add_header("Accept", "application/vnd.oci.image.manifest.v1+json")
     try:
         with urllib.request.urlopen(request, timeout=5):  # noqa: S310 - loopback only

@@ -6,6 +6,7 @@ The record holds the pid, the kernel's start time of it and the boot: a pid that
 
 import contextlib
 import os
+import select
 import signal
 import subprocess
 import time
@@ -164,16 +165,11 @@ def end(identity: Identity, *, grace: float) -> None:
                 break
             with contextlib.suppress(ProcessLookupError):
                 signal.pidfd_send_signal(descriptor, sign)
-            _wait_until_gone(identity, patience)
+            # Readable once every thread has ended; the first thread alone looks dead before that.
+            select.select([descriptor], [], [], patience)
     finally:
         os.close(descriptor)
     _reap(identity.pid)
-
-
-def _wait_until_gone(identity: Identity, patience: float) -> None:
-    deadline = time.monotonic() + patience
-    while is_alive(identity) and time.monotonic() < deadline:
-        time.sleep(0.02)
 
 
 def _reap(pid: int) -> None:

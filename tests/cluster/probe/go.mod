@@ -1,0 +1,3 @@
+module disagg.io/tests/cluster/probe
+
+go 1.26.0
