@@ -46,10 +46,10 @@
 - apiGroups: [""]
   resources: [pods]
   verbs: [get, list, watch]
-# what happened, for kubectl describe
+# what happened, for kubectl describe; why a pod's volumes hang
 - apiGroups: [""]
   resources: [events]
-  verbs: [create]
+  verbs: [create, list]
 # metrics, where that CRD is there
 - apiGroups: ["monitoring.coreos.com"]
   resources: [podmonitors]

@@ -234,8 +234,8 @@ class Site:
         }
         self.edit("deployments", deployment, {"status": status}, "status")
 
-    def put_pod(self, name: str, owner: str, role: str, status: Json) -> None:
-        """A pod of a role with a status, as a kubelet would show it."""
+    def put_pod(self, name: str, owner: str, role: str, status: Json) -> str:
+        """A pod of a role with a status, as a kubelet would show it. Returns its UID."""
         labels = {
             "inference.disagg.io/name": owner,
             "inference.disagg.io/role": role,
@@ -253,7 +253,7 @@ class Site:
             self.path("pods"),
             {"metadata": {"name": name, "labels": labels}, "spec": {"containers": [container]}},
         )
-        self.edit("pods", name, {"status": status}, "status")
+        return str(self.edit("pods", name, {"status": status}, "status")["metadata"]["uid"])
 
     # What was written.
 

@@ -178,3 +178,25 @@ def test_wished_zero_is_no_loss_and_loss_is_no_wish(site: Site, operator: Operat
     site.wait_condition("llama", "Ready", "True", "Suspended")
     site.wait_condition("llama", "Available", "False", "Suspended")
     site.wait_condition("llama", "Degraded", "False")
+
+
+def test_a_secret_that_is_missing_is_told_by_the_kubelets_own_words(site: Site, operator: Operator) -> None:
+    """The operator may not read Secrets, so it cannot look itself."""
+    site.apply(resource("llama", apiKeySecretRef={"name": "keys", "key": "clients"}))
+    site.wait_built("llama")
+    site.serve("llama", router=0)
+    container = {"name": "engine", "image": "none", "imageID": "", "ready": False, "restartCount": 0}
+    state = {**container, "state": {"waiting": {"reason": "ContainerCreating"}}}
+    pod = site.put_pod("llama-router-1", "llama", "router", {"containerStatuses": [state]})
+    event = {
+        "metadata": {"generateName": "llama-router-1."},
+        "involvedObject": {"kind": "Pod", "name": "llama-router-1", "namespace": site.namespace, "uid": pod},
+        "type": "Warning",
+        "reason": "FailedMount",
+        "message": 'MountVolume.SetUp failed for volume "keys": secret "keys" not found',
+        "lastTimestamp": "2026-11-30T00:00:00Z",
+    }
+    site.must("POST", site.path("events"), event)
+    site.edit("dinf", "llama", {"metadata": {"labels": {"look": "now"}}})
+    told = site.wait_condition("llama", "Degraded", "True", "PodFailing")
+    assert 'secret "keys" not found' in told["message"]

@@ -4,7 +4,14 @@ from typing import Any
 
 import pytest
 from disagg_operator.api.names import Component
-from disagg_operator.status.observation import count_shared, observe_part, pod_failures, pods_of
+from disagg_operator.status.observation import (
+    count_shared,
+    is_creating,
+    last_warning,
+    observe_part,
+    pod_failures,
+    pods_of,
+)
 
 Json = dict[str, Any]
 WANTED: Json = {"kind": "Deployment", "metadata": {"name": "llama-decode"}, "spec": {"replicas": 2}}
@@ -178,3 +185,40 @@ def test_only_segments_of_ready_engines_count() -> None:
     segments = ["10.0.0.1:13520", "10.0.0.1:13521", "[fd00::1]:1", "10.0.0.3:1", "10.0.0.4:1", "10.0.0.9:1"]
     assert count_shared(segments, pods) == 3
     assert count_shared(["fd00::1", "10.0.0.1"], pods) == 2
+
+
+WAITS = {"state": {"waiting": {"reason": "PodInitializing"}}}
+
+
+@pytest.mark.parametrize(
+    ("status", "told"),
+    [
+        ({"containerStatuses": [container(state={"waiting": {"reason": "ContainerCreating"}})]}, True),
+        ({"initContainerStatuses": [container(**WAITS)], "containerStatuses": [container(**WAITS)]}, True),
+        (
+            {"initContainerStatuses": [container(state={"running": {}})], "containerStatuses": [container(**WAITS)]},
+            False,
+        ),
+        ({"containerStatuses": [container(state={"waiting": {"reason": "ErrImagePull"}})]}, False),
+        ({"containerStatuses": [container(state={"running": {}})]}, False),
+        ({}, False),
+    ],
+    ids=["creating", "before-init", "init-runs", "image", "runs", "unscheduled"],
+)
+def test_pods_of_which_only_events_tell(status: Json, told: bool) -> None:
+    assert is_creating(pod(**status)) is told
+
+
+def test_the_last_warning_about_a_volume_counts() -> None:
+    def event(reason: str, message: str, at: str) -> Json:
+        return {"reason": reason, "message": message, "lastTimestamp": at}
+
+    events = [
+        event("FailedMount", 'secret "keys" not found', "2026-11-30T00:00:02Z"),
+        event("FailedMount", "older", "2026-11-30T00:00:01Z"),
+        event("Unhealthy", "newer, of another kind", "2026-11-30T00:00:03Z"),
+    ]
+    assert last_warning(pod(), events) == 'pod p does not start: FailedMount: secret "keys" not found'
+    assert last_warning(pod(), []) == ""
+    part = observe_part(Component.DECODE, WANTED, deployment(readyReplicas=1), [pod()], {"p": "it hangs"})
+    assert part.failures == ("it hangs",)
