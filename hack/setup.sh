@@ -7,16 +7,17 @@ say() { echo "setup: $*"; }
 die() { echo "setup: $*" >&2; exit 1; }
 
 # OS packages. dpkg is asked first: a machine that has them all needs neither root nor a network here.
-missing=()
-while read -r package; do
-  dpkg-query -W -f='${db:Status-Status}' "$package" 2>/dev/null | grep -qx installed || missing+=("$package")
-done < <(grep -v '^#' hack/packages.txt)
+installed() { dpkg-query -W -f='${db:Status-Status} ${Package}\n' | sed -n 's/^installed //p' | sort -u; }
+mapfile -t missing < <(comm -13 <(installed) <(grep -v '^#' hack/packages.txt | sort -u))
 if ((${#missing[@]})); then
   command -v apt-get >/dev/null || die "these Debian packages are missing, and there is no apt-get: ${missing[*]}"
   ((EUID == 0)) || die "these Debian packages are missing, and root is needed to install them: ${missing[*]}"
   say "installing ${missing[*]}"
   apt-get update -qq
-  DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${missing[@]}" >"$(mktemp)"
+  log=$(mktemp)
+  DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${missing[@]}" >"$log" ||
+    { tail -n 20 "$log" >&2; die "apt-get failed; its whole output is in $log"; }
+  rm -f "$log"
 fi
 
 python=/usr/bin/python3
