@@ -87,16 +87,26 @@ class Site:
 
     @contextmanager
     def operator(
-        self, *args: str, images: dict[str, str] | None = None, everywhere: bool = False
+        self,
+        *args: str,
+        images: dict[str, str] | None = None,
+        everywhere: bool = False,
+        kubeconfig: Path | None = None,
     ) -> Iterator[Operator]:
         """The operator, until the block ends. It ends as a killed one does: nothing is cleaned up."""
-        operator = self.start(*args, images=images, everywhere=everywhere)
+        operator = self.start(*args, images=images, everywhere=everywhere, kubeconfig=kubeconfig)
         try:
             yield operator
         finally:
             operator.program.end()
 
-    def start(self, *args: str, images: dict[str, str] | None = None, everywhere: bool = False) -> Operator:
+    def start(
+        self,
+        *args: str,
+        images: dict[str, str] | None = None,
+        everywhere: bool = False,
+        kubeconfig: Path | None = None,
+    ) -> Operator:
         """Start an operator; the caller ends its program."""
         self._started += 1
         ports = free_port(), free_port()
@@ -109,7 +119,7 @@ class Site:
             *args,
         ]
         environment = {
-            "KUBECONFIG": str(self.server.kubeconfig_for(self.user)),
+            "KUBECONFIG": str(kubeconfig or self.server.kubeconfig_for(self.user)),
             "POD_NAMESPACE": self.namespace,
             "POD_NAME": f"operator-{self._started}",
         }
