@@ -34,7 +34,7 @@ class Site:
             capture_output=True,
             text=True,
             check=False,
-            timeout=60,
+            timeout=300,
         )
         assert (done.returncode == 0) == ok, done.stderr
         return done.stdout if ok else done.stderr
