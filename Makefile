@@ -22,7 +22,7 @@ demo-down: ## Remove all that the demo made; build caches stay
 
 .PHONY: test
 test: setup binaries ## Run the tests that need no cluster: units, a real API server, a real Mooncake, the router, the chart
-	$(PYTEST) tests/unit tests/api tests/router tests/connector tests/chart -m "not cluster and not engines" $(ARGS)
+	$(PYTEST) tests/unit tests/api tests/router tests/connector tests/chart -m "not cluster and not engines and not long" $(ARGS)
 
 .PHONY: test-unit
 test-unit: setup ## Run the unit tests alone (a minute)

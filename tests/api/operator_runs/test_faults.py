@@ -25,6 +25,9 @@ from kubernetes.aio.client import ApiClient, Configuration
 from router.programs import eventually
 
 Json = dict[str, Any]
+# Every fault costs seconds of back-off, so the whole file takes many minutes.
+pytestmark = pytest.mark.long
+
 PINS = Pins(Images("engine:1", "engine-cpu:1", "store:1", "router:1"))
 FACTS = ClusterFacts()
 
