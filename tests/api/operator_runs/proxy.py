@@ -44,7 +44,8 @@ class _Proxy:
                 request.method,
                 self._server + request.raw_path,
                 headers=headers,
-                data=await request.read(),
+                # Not even an empty body where there was none: it would bring a content type of its own.
+                data=await request.read() or None,
                 ssl=self._context,
             ) as answer,
         ):
