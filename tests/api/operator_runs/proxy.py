@@ -13,6 +13,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import aiohttp
@@ -74,11 +75,13 @@ class _Proxy:
 def fault_proxy(kubeconfig: Path, faults: Faults) -> Iterator[Path]:
     """A kubeconfig that leads through a proxy, for as long as the block runs."""
     config = yaml.safe_load(kubeconfig.read_text())
-    port, loop, ready = free_port(), asyncio.new_event_loop(), threading.Event()
+    port, ready = free_port(), threading.Event()
     proxy = _Proxy(config["clusters"][0]["cluster"]["server"], _context(config), faults)
-    stop = asyncio.Event()
+    ends: list[Callable[[], object]] = []
 
     async def serve() -> None:
+        stop = asyncio.Event()
+        ends.append(partial(asyncio.get_running_loop().call_soon_threadsafe, stop.set))
         app = web.Application(client_max_size=16 << 20)
         app.router.add_route("*", "/{path:.*}", proxy.handle)
         runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
@@ -88,7 +91,8 @@ def fault_proxy(kubeconfig: Path, faults: Faults) -> Iterator[Path]:
         await stop.wait()
         await runner.cleanup()
 
-    thread = threading.Thread(target=loop.run_until_complete, args=(serve(),), daemon=True)
+    # asyncio.run cancels what is left: watches end when their client does, and that may be later.
+    thread = threading.Thread(target=lambda: asyncio.run(serve()), daemon=True)
     thread.start()
     assert ready.wait(10), "the proxy did not start"
     through = kubeconfig.with_suffix(f".{port}.proxied")
@@ -106,9 +110,9 @@ def fault_proxy(kubeconfig: Path, faults: Faults) -> Iterator[Path]:
     try:
         yield through
     finally:
-        loop.call_soon_threadsafe(stop.set)
+        ends[0]()
         thread.join(10)
-        loop.close()
+        assert not thread.is_alive(), "the proxy did not end"
 
 
 def _context(config: dict[str, list[dict[str, dict[str, str]]]]) -> ssl.SSLContext:
