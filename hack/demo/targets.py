@@ -5,6 +5,8 @@ import shutil
 import subprocess
 from pathlib import Path
 
+from cluster import paths
+
 from demo.cluster import Cluster, find_cluster, image_refs, open_cluster, tool
 from demo.kubectl import Kubectl
 
@@ -98,7 +100,7 @@ def _binary(name: str) -> Path:
     found = shutil.which(name)
     if found:
         return Path(found)
-    built = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "disaggregated-inference" / "bin" / name
+    built = paths.binary(name)
     if built.exists():
         return built
     raise TargetError(f"`{name}` is neither on PATH nor built; run `make binaries`")

@@ -5,10 +5,11 @@ No model hub is needed. The conversion runs inside the engine's base image, whic
 
 import hashlib
 import json
-import os
 import shutil
 import tempfile
 from pathlib import Path
+
+from cluster import paths
 
 from imagebuild import buildah
 from imagebuild.catalog import ROOT
@@ -30,15 +31,9 @@ AutoTokenizer.from_pretrained(folder, gguf_file=name).save_pretrained(sys.argv[2
 """
 
 
-def cache() -> Path:
-    """The project's cache folder."""
-    base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
-    return Path(base) / "disaggregated-inference"
-
-
 def model_dir() -> Path:
     """Where the model is, whether it is made or not."""
-    return cache() / "models" / NAME
+    return paths.cache() / "models" / NAME
 
 
 def is_whole(folder: Path) -> bool:

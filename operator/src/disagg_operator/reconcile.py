@@ -11,12 +11,13 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
 
+from mooncake_store_connector.problems import Problem
 from pydantic import ValidationError
 
 from disagg_operator.api.names import KIND
 from disagg_operator.api.resource import DisaggregatedInference
 from disagg_operator.build.desired import build_desired
-from disagg_operator.build.inputs import ClusterFacts, Desired, Pins, Problem
+from disagg_operator.build.inputs import ClusterFacts, Desired, Pins
 from disagg_operator.build.problems import find_problems
 from disagg_operator.kube.client import KubeClient
 from disagg_operator.kube.errors import ApiError

@@ -7,8 +7,9 @@ import yaml
 from disagg_operator.api.names import Component
 from disagg_operator.api.resource import DisaggregatedInference
 from disagg_operator.build.desired import build_desired
-from disagg_operator.build.inputs import ClusterFacts, Desired, Images, Manifest, Pins, Problem
+from disagg_operator.build.inputs import ClusterFacts, Desired, Images, Manifest, Pins
 from disagg_operator.build.problems import find_problems
+from mooncake_store_connector.problems import Problem
 
 ROOT = Path(__file__).parents[3]
 EXAMPLES = sorted((ROOT / "examples").glob("*.yaml"))

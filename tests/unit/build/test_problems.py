@@ -3,8 +3,8 @@
 from typing import Any
 
 import pytest
-from disagg_operator.build.inputs import Problem
 from disagg_operator.build.problems import find_problems
+from mooncake_store_connector.problems import Problem
 from unit.build.samples import FACTS, build, engine, env_of, flag, make, only_problem, problems
 
 TOKEN = "hf_" + "a" * 34

@@ -5,10 +5,11 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
+from mooncake_store_connector.problems import Problem
+
 from disagg_operator.api.names import ENGINE_ROLES, Component
 from disagg_operator.api.resource import DisaggregatedInference, Spec
 from disagg_operator.build.flags import KV_ENV, derive_kv_flags, find_refused
-from disagg_operator.build.inputs import Problem
 from disagg_operator.build.roles import derive_env, role_spec
 
 # A token of the model hub, wherever it is written.

@@ -4,12 +4,13 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
+from mooncake_store_connector.problems import Problem
+
 from disagg_operator.api.base import OWNED_ENV
 from disagg_operator.api.names import ENGINE_ROLES
 from disagg_operator.api.resource import Spec
 from disagg_operator.build.check_args import HUB_TOKEN
 from disagg_operator.build.engine_pod import HASH_SEED
-from disagg_operator.build.inputs import Problem
 from disagg_operator.build.roles import dump_env, role_spec
 
 _SEED: Final = "PYTHONHASHSEED"

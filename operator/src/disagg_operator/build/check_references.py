@@ -4,9 +4,10 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
+from mooncake_store_connector.problems import Problem
+
 from disagg_operator.api.names import MAX_NAME_LENGTH, NAME_PATTERN, suggest_name
 from disagg_operator.api.resource import DisaggregatedInference
-from disagg_operator.build.inputs import Problem
 
 _OBJECT: Final = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?")
 _KEY: Final = re.compile(r"[-._a-zA-Z0-9]+")

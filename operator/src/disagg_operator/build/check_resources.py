@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import Any
 
-from mooncake_store_connector.problems import ConfigError
+from mooncake_store_connector.problems import ConfigError, Problem
 from mooncake_store_connector.sizes import parse_size
 
 from disagg_operator.api.base import Resources
@@ -11,7 +11,6 @@ from disagg_operator.api.engine import Device
 from disagg_operator.api.kvstore import Protocol
 from disagg_operator.api.names import ENGINE_ROLES, Component
 from disagg_operator.api.resource import DisaggregatedInference, Spec
-from disagg_operator.build.inputs import Problem
 from disagg_operator.build.memory import derive_store_memory, read_amount
 from disagg_operator.build.quantities import format_bytes, parse_quantity
 from disagg_operator.build.resources import asks_for_rdma
@@ -58,7 +57,7 @@ def _judge_body_size(spec: Spec) -> list[Problem]:
     try:
         size = parse_size(spec.router.max_body_size, path)
     except ConfigError as error:
-        return [Problem(p.path, p.found, p.remedy) for p in error.problems]
+        return error.problems
     return [] if size else [Problem(path, "found 0", "write the largest request that you want to take, such as 32Mi")]
 
 

@@ -7,6 +7,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from mooncake_store_connector.problems import Problem
+
 from disagg_operator.api.names import (
     GROUP,
     LABEL_FOREIGN_ROLE,
@@ -15,7 +17,6 @@ from disagg_operator.api.names import (
     PORT_MASTER_RPC,
     PORT_ROUTER_ADMIN,
 )
-from disagg_operator.build.inputs import Problem
 from disagg_operator.build.master import PORT_INNER_ADMIN
 from disagg_operator.build.overlay import DELETE, MERGE_KEYS
 from disagg_operator.build.router import PORT_DISCOVERY, PORT_DISCOVERY_METRICS

@@ -76,19 +76,6 @@ def service_host(resource: DisaggregatedInference, component: Component) -> str:
 
 
 @dataclass(frozen=True)
-class Problem:
-    """Why a resource cannot be built: where, what was found, and what would be right."""
-
-    path: str
-    found: str
-    remedy: str
-
-    def __str__(self) -> str:
-        """One sentence for a condition or an event."""
-        return f"{self.path}: {self.found}; {self.remedy}"
-
-
-@dataclass(frozen=True)
 class Desired:
     """All that a resource should have.
 

@@ -2,6 +2,8 @@
 
 from collections.abc import Iterator
 
+from mooncake_store_connector.problems import Problem
+
 from disagg_operator.api.names import ENGINE_ROLES, Component
 from disagg_operator.api.resource import DisaggregatedInference
 from disagg_operator.build.check_args import find_args_problems, find_pasted_tokens
@@ -15,7 +17,7 @@ from disagg_operator.build.check_template import (
     find_template_problems,
     list_overlay_env,
 )
-from disagg_operator.build.inputs import ClusterFacts, Problem
+from disagg_operator.build.inputs import ClusterFacts
 from disagg_operator.build.roles import role_spec
 from disagg_operator.build.store_config import find_store_problems
 from disagg_operator.build.transfer import REFUSED_KV_ROLES

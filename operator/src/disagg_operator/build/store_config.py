@@ -10,12 +10,12 @@ from typing import Any, Final
 
 from mooncake_store_connector.addresses import split_host_port
 from mooncake_store_connector.config import P2P, NormalisedConfig, normalise_config
-from mooncake_store_connector.problems import ConfigError
+from mooncake_store_connector.problems import ConfigError, Problem
 
 from disagg_operator.api.kvstore import KVStoreSpec, MetadataType
 from disagg_operator.api.names import PORT_ETCD, PORT_MASTER_ADMIN, PORT_MASTER_RPC, PORT_METADATA, Component
 from disagg_operator.api.resource import DisaggregatedInference
-from disagg_operator.build.inputs import Problem, service_host
+from disagg_operator.build.inputs import service_host
 
 _RAW: Final = "spec.kvStore.config"
 # The field that a key comes from, unless the raw config has it.
