@@ -97,19 +97,32 @@ class _Notes:
             return default
 
 
-def normalise_config(raw: Mapping[str, object], *, path: str = "config") -> NormalisedConfig:
+HostRule = Callable[[str], bool]
+"""Whether a host must not stand in a config file. Pods refuse loopback; one machine on its own need not."""
+
+
+def accept_any_host(_host: str) -> bool:
+    """The rule of a client that reads its own file: every host may be right on its machine."""
+    return False
+
+
+def normalise_config(
+    raw: Mapping[str, object], *, path: str = "config", is_refused: HostRule = is_unroutable
+) -> NormalisedConfig:
     """Check every key of `raw` and return the file's content. Raises ConfigError with every problem found.
 
     `path` is put before key names in messages, such as `spec.kvStore.config`. Values of keys that look like secrets
-    are repeated nowhere.
+    are repeated nowhere. `is_refused` judges the hosts of addresses.
     """
     notes = _Notes()
     values: dict[str, object] = {}
     _check_names(raw, path, notes)
     mode = _mode(raw, path, notes)
     values["mode"] = mode
-    values["metadata_server"] = notes.take(lambda: metadata_server(raw.get("metadata_server", P2P), path), P2P)
-    values["master_server_address"] = notes.take(lambda: _master(raw, path), "")
+    values["metadata_server"] = notes.take(
+        lambda: metadata_server(raw.get("metadata_server", P2P), path, is_refused), P2P
+    )
+    values["master_server_address"] = notes.take(lambda: _master(raw, path, is_refused), "")
     values["protocol"] = notes.take(lambda: _protocol(raw, path), "tcp")
     values["device_name"] = notes.take(lambda: _device_name(raw, path), "")
     _sizes(raw, mode, path, notes, values)
@@ -189,7 +202,7 @@ def _sizes(raw: Mapping[str, object], mode: str, path: str, notes: _Notes, value
     values["local_buffer_size"] = buffer
 
 
-def metadata_server(value: object, path: str) -> str:
+def metadata_server(value: object, path: str, is_refused: HostRule = is_unroutable) -> str:
     """The metadata address in full form: P2PHANDSHAKE, http://host:port/metadata, etcd://... or redis://...
 
     Raises ConfigError.
@@ -211,7 +224,7 @@ def metadata_server(value: object, path: str) -> str:
     hosts, slash, tail = rest.partition("/")
     if scheme not in ("http", "https", "etcd", "redis"):
         raise ConfigError([Problem(where, f"found the scheme {scheme!r}", remedy)])
-    joined = ",".join(_peer(host, scheme, where, remedy) for host in hosts.split(","))
+    joined = ",".join(_peer(host, scheme, where, remedy, is_refused) for host in hosts.split(","))
     if scheme in ("http", "https"):
         return f"{scheme}://{joined}/{tail.strip('/') or 'metadata'}"
     return f"{scheme}://{joined}{slash}{tail}"
@@ -220,11 +233,11 @@ def metadata_server(value: object, path: str) -> str:
 _DEFAULT_PORTS: Final = {"http": DEFAULT_METADATA_PORT, "https": 443, "etcd": 2379, "redis": 6379}
 
 
-def _peer(text: str, scheme: str, where: str, remedy: str) -> str:
+def _peer(text: str, scheme: str, where: str, remedy: str, is_refused: HostRule) -> str:
     address = split_host_port(text)
     if address is None:
         raise ConfigError([Problem(where, f"found {text!r}, not a host and port", remedy)])
-    if is_unroutable(address.host):
+    if is_refused(address.host):
         problem = Problem(
             where, f"found {address.host}, which other pods cannot reach", "write a name or address they can"
         )
@@ -232,19 +245,19 @@ def _peer(text: str, scheme: str, where: str, remedy: str) -> str:
     return join_host_port(address.host, address.port or _DEFAULT_PORTS[scheme])
 
 
-def master_address(value: object, where: str) -> str:
+def master_address(value: object, where: str, is_refused: HostRule = is_unroutable) -> str:
     """`host:port` of a master, with the default port when there is none. Raises ConfigError naming `where`."""
     remedy = "write host:port, such as mc.ops.svc:50051"
     address = split_host_port(value.strip()) if isinstance(value, str) else None
     if address is None:
         raise ConfigError([Problem(where, f"found {value!r}", remedy)])
-    if is_unroutable(address.host):
+    if is_refused(address.host):
         raise ConfigError([Problem(where, f"found {address.host}, which other pods cannot reach", remedy)])
     return join_host_port(address.host, address.port or DEFAULT_MASTER_PORT)
 
 
-def _master(raw: Mapping[str, object], path: str) -> str:
-    return master_address(raw.get("master_server_address"), f"{path}.master_server_address")
+def _master(raw: Mapping[str, object], path: str, is_refused: HostRule) -> str:
+    return master_address(raw.get("master_server_address"), f"{path}.master_server_address", is_refused)
 
 
 def _protocol(raw: Mapping[str, object], path: str) -> str:
