@@ -14,12 +14,16 @@ BLOCK = 128  # tokens of a KV block on CPU, vLLM's default there
 READY_TIMEOUT = 900
 
 
-def example(name: str, *, dtype: str = "bfloat16", decode_env: dict[str, str] | None = None) -> Manifest:
-    """examples/smollm.yaml under another name and dtype."""
+def example(
+    name: str, *, dtype: str = "bfloat16", decode_env: dict[str, str] | None = None, segment: str | None = None
+) -> Manifest:
+    """examples/smollm.yaml under another name and dtype, with segments of another size if one is given."""
     resource: Manifest = yaml.safe_load((ROOT / "examples" / "smollm.yaml").read_text())
     resource["metadata"]["name"] = name
     args = resource["spec"]["engine"]["args"]
     args[args.index("--dtype") + 1] = dtype
+    if segment:
+        resource["spec"]["kvStore"]["segmentSize"] = segment
     if decode_env:
         resource["spec"]["decode"]["env"] = [{"name": k, "value": v} for k, v in decode_env.items()]
     return resource
