@@ -151,19 +151,19 @@ class Reconciler:
             resource = DisaggregatedInference.from_object(sight.body)
         except ValidationError as error:
             return Halt(Reason.INVALID_SPEC, tell_validation(error))
-        problems = find_problems(resource, facts)
-        if problems:
-            return Halt(Reason.INVALID_SPEC, tell_problems(problems))
         records = [child for child in sight.own() if child["kind"] == CONTROLLER_REVISION.kind]
         decision = decide_pins(resource, records, self.pins)
+        problems = find_problems(resource, decision.pins, facts)
+        if problems:
+            return Halt(Reason.INVALID_SPEC, tell_problems(problems))
         desired = build_desired(resource, decision.pins, facts)
         wanted = (*decision.records, *desired.children)
         there = [*sight.there, *await read_unlabelled(self.client, wanted, sight.there)]
         changes = plan_changes(wanted, there, resource.metadata.uid, KIND)
         if changes.conflicts or changes.leaving:
             return halt_for(changes)
-        newest = desired if decision.pins == self.pins else build_desired(resource, self.pins, facts)
-        return Plan(resource, desired, changes, newest.children != desired.children)
+        has_update = decision.pins != self.pins and is_changed_by(self.pins, resource, desired, facts)
+        return Plan(resource, desired, changes, has_update)
 
     async def _carry_out(self, sight: Sight, plan: Plan) -> float | None:
         old = sight.body.get("status", {})
@@ -206,6 +206,13 @@ class Reconciler:
 
     def _count_write(self, verb: str, kind: str) -> None:
         self.metrics.writes.labels(verb, kind).inc()
+
+
+def is_changed_by(pins: Pins, resource: DisaggregatedInference, desired: Desired, facts: ClusterFacts) -> bool:
+    """Whether other pins would build something else. Pins with which nothing can be built are none to move to."""
+    if find_problems(resource, pins, facts):
+        return False
+    return build_desired(resource, pins, facts).children != desired.children
 
 
 def now_text() -> str:

@@ -98,6 +98,21 @@ def test_a_wrong_resource_gets_no_child_and_a_sentence(site: Site, operator: Ope
     assert not site.condition("llama", "Stalled")
 
 
+def test_an_operator_without_the_devices_engine_image_says_so_and_builds_nothing(site: Site) -> None:
+    wish = {"engine": {"device": "cpu"}}
+    with site.operator(images={"engine-image-cpu": ""}):
+        site.apply(resource("llama", **wish))
+        told = site.wait_condition("llama", "Stalled", "True", "InvalidSpec")
+        assert "spec.engine.image: " in told["message"]
+        assert holds_for(lambda: not site.children("llama"), 1)
+    with site.operator():
+        site.wait_built("llama")
+    with site.operator(images={"engine-image-cpu": ""}):
+        site.wait_quiet("llama")
+        assert not site.condition("llama", "Stalled"), "what was recorded goes on"
+        assert site.condition("llama", "UpdateAvailable")["status"] == "False", "no image is no update"
+
+
 def test_a_change_for_the_worse_leaves_what_runs_and_goes_on_telling_how_it_is(site: Site, operator: Operator) -> None:
     site.apply(resource("llama"))
     site.wait_built("llama")

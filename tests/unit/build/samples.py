@@ -45,17 +45,19 @@ def read_examples(path: Path) -> list[DisaggregatedInference]:
 
 def build(resource: DisaggregatedInference, facts: ClusterFacts = FACTS, pins: Pins = PINS) -> Desired:
     """Build a resource that must be without problems."""
-    assert find_problems(resource, facts) == ()
+    assert find_problems(resource, pins, facts) == ()
     return build_desired(resource, pins, facts)
 
 
-def problems(spec: dict[str, Any] | None = None, *, facts: ClusterFacts = FACTS, **kw: Any) -> tuple[Problem, ...]:
-    return find_problems(make(spec, **kw), facts)
+def problems(
+    spec: dict[str, Any] | None = None, *, facts: ClusterFacts = FACTS, pins: Pins = PINS, **kw: Any
+) -> tuple[Problem, ...]:
+    return find_problems(make(spec, **kw), pins, facts)
 
 
-def only_problem(spec: dict[str, Any], *, facts: ClusterFacts = FACTS, **kw: Any) -> Problem:
+def only_problem(spec: dict[str, Any], *, facts: ClusterFacts = FACTS, pins: Pins = PINS, **kw: Any) -> Problem:
     """The one problem of a resource that has one."""
-    found = problems(spec, facts=facts, **kw)
+    found = problems(spec, facts=facts, pins=pins, **kw)
     assert len(found) == 1, [str(problem) for problem in found]
     return found[0]
 

@@ -9,7 +9,7 @@ from disagg_operator.build.inputs import Manifest
 from disagg_operator.build.problems import find_problems
 from unit.build.pod_security import find_violations
 from unit.build.rubric import RULES, Rule, templates
-from unit.build.samples import EXAMPLES, FACTS, ROOT, build, read_examples
+from unit.build.samples import EXAMPLES, FACTS, PINS, ROOT, build, read_examples
 
 GOLDEN = ROOT / "tests" / "golden"
 # Kinds whose schema is not Kubernetes' own.
@@ -42,7 +42,7 @@ def test_example_has_no_problems(example: Path) -> None:
     resources = read_examples(example)
     assert resources, f"{example.name} holds no DisaggregatedInference"
     for resource in resources:
-        assert find_problems(resource, FACTS) == ()
+        assert find_problems(resource, PINS, FACTS) == ()
 
 
 @examples

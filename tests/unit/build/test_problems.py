@@ -1,11 +1,12 @@
 """What cannot be built: each problem names the field, what was found and what would be right."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from disagg_operator.build.problems import find_problems
 from mooncake_store_connector.problems import Problem
-from unit.build.samples import FACTS, build, engine, env_of, flag, make, only_problem, problems
+from unit.build.samples import FACTS, PINS, build, engine, env_of, flag, make, only_problem, problems
 
 TOKEN = "hf_" + "a" * 34
 
@@ -301,6 +302,39 @@ def test_values_that_the_api_server_would_refuse_later_are_found_before(spec: di
     assert only_problem(spec).path == path
 
 
+WITHOUT_CPU = replace(PINS, images=replace(PINS.images, engine_cpu=""))
+
+
+@pytest.mark.parametrize(
+    ("spec", "told"),
+    [
+        ({}, "not given for prefill and decode, and this operator has no engine image for device cpu"),
+        ({"prefill": {"image": "mine:1"}}, "not given for decode, and"),
+        ({"decode": {"image": "mine:1"}}, "not given for prefill, and"),
+    ],
+    ids=["both", "decode", "prefill"],
+)
+def test_engines_without_an_image_are_refused(spec: dict[str, Any], told: str) -> None:
+    found = only_problem({"engine": {"device": "cpu"}, **spec}, pins=WITHOUT_CPU)
+    assert found.path == "spec.engine.image"
+    assert told in found.found
+    assert "--engine-image-cpu" in found.remedy
+    assert "images.engine.cpu" in found.remedy
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        {"engine": {"device": "cuda"}},
+        {"engine": {"device": "cpu", "image": "mine:1"}},
+        {"engine": {"device": "cpu"}, "prefill": {"image": "mine:1"}, "decode": {"image": "mine:2"}},
+    ],
+    ids=["other-device", "shared", "roles"],
+)
+def test_an_operator_without_one_devices_image_serves_whom_it_can(spec: dict[str, Any]) -> None:
+    build(make(spec), pins=WITHOUT_CPU)
+
+
 def test_a_pasted_secret_is_not_repeated() -> None:
     """Field case C92: people paste the token where its Secret's name belongs."""
     found = only_problem({"model": {"uri": "hf://o/m", "tokenSecretRef": {"name": TOKEN, "key": "k"}}})
@@ -313,7 +347,7 @@ def test_all_problems_are_told_at_once() -> None:
         "prefill": {"scaling": {}, "env": env("POD_IP", value="1")},
         "decode": {"args": ["--port", "1"]},
     }
-    paths = [p.path for p in find_problems(make(spec), FACTS)]
+    paths = [p.path for p in find_problems(make(spec), PINS, FACTS)]
     assert paths == ["spec.kvStore.segmentSize", "spec.decode.args", "spec.prefill.env[POD_IP]", "spec.prefill.scaling"]
 
 

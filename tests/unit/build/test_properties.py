@@ -124,7 +124,7 @@ ENGINE_WITH_SECRET = {"name": "engine", "env": [{"name": "A", "value": SECRET}]}
 def test_a_secret_in_the_wrong_place_reaches_neither_manifests_nor_messages(spec: dict[str, Any]) -> None:
     """Field cases C05 and C92."""
     resource = make(spec)
-    found = find_problems(resource, FACTS)
+    found = find_problems(resource, PINS, FACTS)
     assert SECRET not in " ".join(str(problem) for problem in found)
     if not found:
         desired = build_desired(resource, PINS, FACTS)
@@ -148,5 +148,5 @@ def test_any_raw_field_is_judged_without_an_exception(template: dict[str, Any], 
     """Raw fields have no schema: whatever is in them is a problem told, or is built."""
     spec = {"decode": {"template": template, "kvTransferConfig": raw}, "kvStore": {"config": raw}}
     resource = make(spec)
-    if not find_problems(resource, FACTS):
+    if not find_problems(resource, PINS, FACTS):
         build_desired(resource, PINS, FACTS)

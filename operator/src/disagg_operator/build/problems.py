@@ -17,20 +17,21 @@ from disagg_operator.build.check_template import (
     find_template_problems,
     list_overlay_env,
 )
-from disagg_operator.build.inputs import ClusterFacts
-from disagg_operator.build.roles import role_spec
+from disagg_operator.build.inputs import ClusterFacts, Context, Pins
+from disagg_operator.build.roles import derive_image, role_spec
 from disagg_operator.build.store_config import find_store_problems
 from disagg_operator.build.transfer import REFUSED_KV_ROLES
 
 _KV_ROLES = ("kv_producer", "kv_consumer", "kv_both")
 
 
-def find_problems(resource: DisaggregatedInference, facts: ClusterFacts) -> tuple[Problem, ...]:
-    """Every problem, in a fixed order; empty means that `build_desired` can build it."""
+def find_problems(resource: DisaggregatedInference, pins: Pins, facts: ClusterFacts) -> tuple[Problem, ...]:
+    """Every problem, in a fixed order; empty means that `build_desired` can build it with the same pins."""
     spec = resource.spec
     problems = [
         *find_name_problems(resource),
         *find_reference_problems(resource),
+        *_find_image_problems(Context(resource, pins, facts)),
         *find_store_problems(resource),
         *find_args_problems(spec),
         *find_pasted_tokens(resource),
@@ -43,6 +44,18 @@ def find_problems(resource: DisaggregatedInference, facts: ClusterFacts) -> tupl
     for role in ENGINE_ROLES:
         problems += _find_role_problems(resource, role)
     return tuple(dict.fromkeys(problems))
+
+
+def _find_image_problems(context: Context) -> Iterator[Problem]:
+    """An operator may be installed with the engine image of one device only."""
+    lacking = [role.value for role in ENGINE_ROLES if not derive_image(context, role)]
+    if lacking:
+        device = context.spec.engine.device
+        yield Problem(
+            "spec.engine.image",
+            f"not given for {' and '.join(lacking)}, and this operator has no engine image for device {device}",
+            f"name an image, or give the operator one by --engine-image-{device} (chart: images.engine.{device})",
+        )
 
 
 def _find_role_problems(resource: DisaggregatedInference, role: Component) -> Iterator[Problem]:
