@@ -244,6 +244,25 @@ def test_tcp_is_forced_where_a_node_has_rdma_devices() -> None:
     assert env_of(engine(back))["MC_FORCE_TCP"] == "1"
 
 
+@pytest.mark.parametrize("store", [{}, {"protocol": "rdma", "rdma": {"resourceName": "rdma/hca"}}], ids=["tcp", "rdma"])
+def test_a_master_that_hangs_costs_engines_seconds(store: dict[str, Any]) -> None:
+    """Mooncake's own limit is 30 s a call, and saves and loads wait for it."""
+    assert env_of(engine(build(make({"kvStore": store}))))["MC_RPC_TIMEOUT_MS"] == "2000"
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        {"engine": {"env": [{"name": "MC_RPC_TIMEOUT_MS", "value": "500"}]}},
+        {"prefill": {"env": [{"name": "MC_RPC_TIMEOUT_MS", "value": "500"}]}},
+    ],
+    ids=["shared", "role"],
+)
+def test_a_users_own_limit_wins(spec: dict[str, Any]) -> None:
+    values = [entry["value"] for entry in engine(build(make(spec)))["env"] if entry["name"] == "MC_RPC_TIMEOUT_MS"]
+    assert values == ["500"]
+
+
 def test_the_interface_is_for_the_store_alone() -> None:
     """Field case C55: KV travels on net1, HTTP stays on the pod's own address."""
     desired = build(make({"kvStore": {"interface": "net1"}}))

@@ -46,6 +46,7 @@ CONFIG_DIR: Final = "/etc/mooncake"
 # Every cache is below it: the root is read-only, this is a volume of the pod.
 HOME: Final = "/tmp"  # noqa: S108
 HASH_SEED: Final = "0"
+MASTER_CALL_MILLISECONDS: Final = "2000"
 
 
 def build_engine_template(context: Context, role: Component, kv_revision: str) -> Manifest:
@@ -164,6 +165,8 @@ def build_env(context: Context, role: Component, source: ModelSource) -> list[Ma
         # Programs that ask who they are would search a number in /etc/passwd in vain.
         {"name": "USER", "value": ENGINE},
         {"name": "VLLM_NO_USAGE_STATS", "value": "1"},
+        # A master that hangs would keep threads that save and load for Mooncake's 30 s a call.
+        {"name": "MC_RPC_TIMEOUT_MS", "value": MASTER_CALL_MILLISECONDS},
         *source.env,
     ]
     if derive_store_config(context.resource).protocol == Protocol.TCP:
