@@ -107,5 +107,6 @@ def wait_until(question: Callable[[], _T | None], *, timeout: float, what: str, 
 
 def condition(resource: Manifest | None, kind: str) -> Manifest:
     """One condition of a resource; empty when the resource or the condition is not there."""
-    conditions = (resource or {}).get("status", {}).get("conditions", [])
+    # A new CRD has null for its conditions.
+    conditions = (resource or {}).get("status", {}).get("conditions") or []
     return next((c for c in conditions if c["type"] == kind), {})

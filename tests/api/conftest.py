@@ -5,7 +5,6 @@ namespace controller do.
 """
 
 import itertools
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,7 +12,7 @@ import pytest
 from api.rest import Rest
 from cluster import apiserver, binaries, paths
 from cluster.apiserver import ApiServer
-from demo.kubectl import Kubectl
+from demo.kubectl import Kubectl, condition, wait_until
 
 ROOT = Path(__file__).parents[2]
 CRD_FILE = ROOT / "crds" / "inference.disagg.io_disaggregatedinferences.yaml"
@@ -62,8 +61,20 @@ def new_namespace(kubectl: Kubectl) -> str:
 def install_crd(kubectl: Kubectl) -> None:
     """Apply the CRD server-side and wait until its resource is served."""
     kubectl.run("apply", "--server-side", "-f", str(CRD_FILE))
-    kubectl.run("wait", "--for=condition=Established", "--timeout=30s", "crd", CRD_NAME)
-    deadline = time.monotonic() + 30
-    while "disaggregatedinferences" not in kubectl.run("api-resources", "--api-group=inference.disagg.io"):
-        assert time.monotonic() < deadline, "the CRD is established, but its resource is not served after 30 s"
-        time.sleep(0.1)
+    wait_established(kubectl)
+    wait_until(
+        lambda: "disaggregatedinferences" in kubectl.run("api-resources", "--api-group=inference.disagg.io"),
+        timeout=30,
+        what="the CRD is established, and its resource is served",
+        every=0.1,
+    )
+
+
+def wait_established(kubectl: Kubectl) -> None:
+    """Wait until the CRD is established. `kubectl wait` fails on one that is too new to have conditions."""
+    wait_until(
+        lambda: condition(kubectl.get("crd", CRD_NAME, ""), "Established").get("status") == "True",
+        timeout=30,
+        what="the CRD is established",
+        every=0.1,
+    )

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 import yaml
-from api.conftest import CRD_FILE, CRD_NAME, install_crd
+from api.conftest import CRD_FILE, CRD_NAME, install_crd, wait_established
 from api.manifests import Json, resource
 from api.rest import Rest
 from cluster import apiserver, paths
-from demo.kubectl import Kubectl, KubectlError
+from demo.kubectl import Kubectl, KubectlError, condition
 
 # What client-side apply keeps in an annotation; the API server takes no more.
 MAX_LAST_APPLIED = 262_144
@@ -30,11 +30,20 @@ def test_the_resource_is_served(kubectl: Kubectl) -> None:
     assert row[-1] == "inference", "its category"
 
 
+def test_one_can_wait_for_it_from_the_first_moment(bare_kubectl: Kubectl) -> None:
+    """At first its conditions are null, which `kubectl wait` takes for an error."""
+    bare_kubectl.run("delete", "crd", CRD_NAME, "--ignore-not-found", "--timeout=30s")
+    fresh = json.loads(bare_kubectl.run("apply", "--server-side", "-o", "json", "-f", str(CRD_FILE)))
+    assert fresh["status"]["conditions"] is None
+    assert condition(fresh, "Established") == {}
+    wait_established(bare_kubectl)
+
+
 @pytest.mark.parametrize("style", [["apply"], ["apply", "--server-side"], ["create"]])
 def test_it_can_be_applied(style: list[str], bare_kubectl: Kubectl) -> None:
     bare_kubectl.run("delete", "crd", CRD_NAME, "--ignore-not-found", "--timeout=30s")
     bare_kubectl.run(*style, "--validate=strict", "--warnings-as-errors", "-f", str(CRD_FILE))
-    bare_kubectl.run("wait", "--for=condition=Established", "--timeout=30s", "crd", CRD_NAME)
+    wait_established(bare_kubectl)
     crd = _read(bare_kubectl)
     assert "NonStructuralSchema" not in {condition["type"] for condition in crd["status"]["conditions"]}
     if style == ["apply"]:
@@ -57,7 +66,7 @@ def test_an_upgrade_leaves_resources_as_they_are(bare_kubectl: Kubectl, tmp_path
     old_file.write_text(json.dumps(old))
     bare_kubectl.run("delete", "crd", CRD_NAME, "--ignore-not-found", "--timeout=30s")
     bare_kubectl.run("apply", "--server-side", "-f", str(old_file))
-    bare_kubectl.run("wait", "--for=condition=Established", "--timeout=30s", "crd", CRD_NAME)
+    wait_established(bare_kubectl)
     bare_kubectl.run("create", "-f", "-", stdin=json.dumps(resource(kvStore={"localBufferSize": "4g"})))
     install_crd(bare_kubectl)
     kept = bare_kubectl.get("dinf", "llama", "default")
