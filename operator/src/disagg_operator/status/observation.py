@@ -48,7 +48,11 @@ class Part:
 
     @property
     def is_lost(self) -> bool:
-        """Whether pods are wished and none serves, though the rollout had come to its end before."""
+        """Whether pods are wished and none serves, though the rollout had come to its end before.
+
+        So is a part that was scaled up from zero. Its Deployment is the same as one that lost its pods, but for times:
+        neither is a rollout, and the pods of both are new. Calling a loss a start would be worse.
+        """
         return self.wished > 0 and self.ready == 0 and self.has_completed
 
 
