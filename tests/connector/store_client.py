@@ -25,6 +25,10 @@ def _call(store: Any, method: str, *arguments: Any) -> Any:
         return store.put(arguments[0], arguments[1].encode())
     if method == "get":
         return bytes(store.get(arguments[0])).decode()
+    if method == "put_hex":
+        return store.put(arguments[0], bytes.fromhex(arguments[1]))
+    if method == "get_hex":
+        return bytes(store.get(arguments[0])).hex()
     return getattr(store, method)(*arguments)
 
 

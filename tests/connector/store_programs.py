@@ -27,11 +27,10 @@ def setup_arguments(master_port: int, metadata: str = P2P, segment: int = SEGMEN
 class Client:
     """A client process. Each call has a time limit; one that exceeds it raises TimeoutError."""
 
-    def __init__(self, log: Path, env: dict[str, str] | None = None, *, namespace: str | None = None) -> None:
-        script = ["store_client.py"] if namespace is None else ["joining_client.py", namespace]
+    def __init__(self, log: Path, env: dict[str, str] | None = None) -> None:
         with log.open("ab") as out:
             self._popen = subprocess.Popen(
-                [program("python"), str(Path(__file__).with_name(script[0])), *script[1:]],
+                [program("python"), str(Path(__file__).with_name("store_client.py"))],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=out,
@@ -72,16 +71,6 @@ class Client:
 def client(log: Path, env: dict[str, str] | None = None) -> Iterator[Client]:
     """A client process that ends with the block."""
     started = Client(log, env)
-    try:
-        yield started
-    finally:
-        started.stop()
-
-
-@contextmanager
-def joining_client(log: Path, namespace: str) -> Iterator[Client]:
-    """A process with a `JoiningStore`, see joining_client.py."""
-    started = Client(log, namespace=namespace)
     try:
         yield started
     finally:

@@ -22,7 +22,7 @@ _CONNECT_SECONDS: Final = 2.0
 _ENVIRONMENT: Final = {"MC_RPC_TIMEOUT_MS": "2000", "MC_RPC_CONNECT_TIMEOUT_MS": "2000"}
 
 
-class StoreUnavailable(Exception):
+class StoreUnavailable(Exception):  # noqa: N818 - a state of the world, not a mistake
     """There is no store to join, or it did not take us. The text says why."""
 
 
@@ -113,7 +113,7 @@ def open_client(config: ClientConfig) -> Any:
 
 
 def own_address(master: str) -> str:
-    """This machine's address on the way to the master; loopback when there is no way. Sends nothing."""
+    """The machine's address on the way to the master; loopback when there is no way. Sends nothing."""
     target = split_host_port(master)
     if target is None:
         return "127.0.0.1"

@@ -249,7 +249,7 @@ def test_unroutable_addresses() -> None:
 
 def test_the_shared_part_needs_the_standard_library_alone() -> None:
     """The operator imports it, and its image has neither vLLM nor torch nor Mooncake."""
-    names = "sizes config durations problems addresses handoff hashing joining namespace outage prepare waits __main__"
+    names = "sizes config durations problems addresses handoff hashing namespace outage prepare __main__"
     modules = ", ".join(f"mooncake_store_connector.{name}" for name in names.split())
     code = f"import sys; import {modules}; print(sorted(m for m in sys.modules if '.' not in m))"
     source = Path(__file__).parents[3] / "connector" / "src"

@@ -1,7 +1,5 @@
 """The hand-off: what is promised, what is believed, and how long it is waited for."""
 
-from collections.abc import Callable
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -14,7 +12,6 @@ from mooncake_store_connector.handoff import (
     read_hint,
     tokens_to_wait_for,
 )
-from mooncake_store_connector.waits import LIMIT_OF_MISSES, PAUSE_SECONDS, Waits
 
 BLOCK = 4
 
@@ -64,62 +61,3 @@ _WORDS = st.none() | st.booleans() | st.integers() | st.text() | st.lists(st.int
 def test_no_message_breaks_the_reader(content: dict[str, object]) -> None:
     hint = read_hint({"mooncake_store": content})
     assert tokens_to_wait_for(hint, "ns", 21, BLOCK, BLOCK, _hashes(20)) in range(21)
-
-
-def _expire(waits: Waits, name: str, now: float) -> float:
-    """Let one wait end without its blocks; the time afterwards."""
-    waits.begin(name, 100, now)
-    assert waits.go_on(name, 0, now)
-    now += waits.timeout
-    assert not waits.go_on(name, 50, now)
-    waits.settle(name)
-    waits.forget(name)
-    return now
-
-
-def test_a_wait_ends_by_arrival_or_by_its_deadline() -> None:
-    waits = Waits(timeout=1.0)
-    waits.begin("a", 100, now=0.0)
-    assert waits.go_on("a", 99, now=0.5)
-    assert not waits.may_look("a", now=0.501), "looks are rationed"
-    assert waits.may_look("a", now=0.51)
-    assert not waits.go_on("a", 100, now=0.52)
-    waits.begin("b", 100, now=0.0)
-    assert not waits.go_on("b", 0, now=1.0)
-
-
-def test_a_request_is_offered_blocks_once() -> None:
-    waits = Waits(timeout=1.0)
-    waits.settle("a")
-    assert waits.is_done("a"), "its load failed, or it was preempted"
-    waits.forget("a")
-    assert not waits.is_done("a")
-
-
-def test_broken_promises_end_the_waiting_for_a_while() -> None:
-    waits, now = Waits(timeout=1.0), 0.0
-    for index in range(LIMIT_OF_MISSES):
-        now = _expire(waits, str(index), now)
-    waits.begin("next", 100, now)
-    assert not waits.go_on("next", 0, now), "no patience during the pause"
-    waits.begin("later", 100, now + PAUSE_SECONDS)
-    assert waits.go_on("later", 0, now + PAUSE_SECONDS)
-    assert not waits.go_on("later", 100, now + PAUSE_SECONDS + 0.1)
-    assert waits.misses == 0
-
-
-@given(st.lists(st.sampled_from(["begin", "look", "settle", "forget"]), max_size=30), st.data())
-def test_nothing_is_kept_of_requests_that_are_gone(steps: list[str], data: st.DataObject) -> None:
-    waits, now = Waits(timeout=0.1), 0.0
-    acts: dict[str, Callable[[], object]] = {
-        "begin": lambda: waits.begin("a", 10, now),
-        "look": lambda: waits.go_on("a", data.draw(st.integers(0, 20)), now),
-        "settle": lambda: waits.settle("a"),
-        "forget": lambda: waits.forget("a"),
-    }
-    for step in steps:
-        acts[step]()
-        now += 0.02
-    waits.forget("a")
-    assert not waits._waiting
-    assert not waits._offered

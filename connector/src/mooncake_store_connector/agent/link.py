@@ -1,0 +1,307 @@
+"""The agent's link to the store: joined late or lost at any time, and cut as soon as it does not answer.
+
+The circuit breaker: a call that takes too long, or that the master does not answer, cuts the link. While it is cut no
+call is made, so a dead or hung store costs nothing. One thread joins, asks now and then whether the store is back,
+and reads the config file anew each time, since a master may come back elsewhere. A client is then built beside the old
+one, takes its place, and the old one is closed by a thread of its own: closing may hang.
+"""
+
+import contextlib
+import logging
+import socket
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+from mooncake_store_connector.addresses import split_host_port
+from mooncake_store_connector.agent.arena import Arena
+from mooncake_store_connector.client import ClientConfig, StoreUnavailable, open_client, read_config, why_unreachable
+from mooncake_store_connector.codes import Outcome, judge
+from mooncake_store_connector.counters import Counters
+from mooncake_store_connector.outage import Outage
+from mooncake_store_connector.problems import ConfigError
+
+logger = logging.getLogger("mooncake_store_connector")
+
+_HEALTHY_PAUSE: Final = 1.0
+_CLOSE_SECONDS: Final = 2.0
+_METADATA_SECONDS: Final = 1.0
+_SLOWEST_BYTES_PER_SECOND: Final = 30e6
+_CLIENT_BUFFER: Final = 16 * 2**20
+_PROBE_KEY: Final = "mooncake-store-connector-probe"
+
+
+class StoreDownError(Exception):
+    """The link is cut. The text says why."""
+
+
+@dataclass(frozen=True)
+class _Target:
+    """What the config file says, and where it leads now."""
+
+    config: ClientConfig
+    addresses: tuple[str, ...]
+
+
+class StoreLink:
+    """The store's client, when there is one that answers. Safe to use from several threads."""
+
+    def __init__(
+        self, config_path: Path, namespace: str, arenas: list[Arena], changed: Callable[[], None], counters: Counters
+    ) -> None:
+        """`changed` is called, from any thread, whenever `is_usable` has changed."""
+        self._config_path = config_path
+        self._namespace = namespace
+        self._arenas = arenas
+        self._changed = changed
+        self._counters = counters
+        self._client: Any | None = None
+        self._target: _Target | None = None
+        self._outage = Outage()
+        self._is_usable = False
+        self._why = "the store has not been joined yet"
+        self._lock = threading.Lock()
+        self._deadlines: dict[int, float] = {}
+        self._serial = 0
+        self._wake = threading.Event()
+        self._stop = False
+        self._reset_wanted = False
+        self.epoch = 0
+        self.segment = ""
+
+    def start(self) -> None:
+        """Start to join."""
+        threading.Thread(target=self._run, name="store-link", daemon=True).start()
+
+    def close(self) -> None:
+        """Leave the store, if it lets us within two seconds: closing waits for a master that may be gone."""
+        self._stop = True
+        self._wake.set()
+        client, self._client = self._client, None
+        if client is not None:
+            closing = threading.Thread(target=_close, args=(client,), name="store-close", daemon=True)
+            closing.start()
+            closing.join(_CLOSE_SECONDS)
+
+    @property
+    def is_usable(self) -> bool:
+        """Whether calls go to the store."""
+        return self._is_usable
+
+    @property
+    def why(self) -> str:
+        """Why it is not usable; empty when it is."""
+        return self._why
+
+    # -- calls --------------------------------------------------------------------------------------------------------
+
+    def call(self, operation: str, *arguments: Any, size: int = 0) -> Any:
+        """One call of Mooncake's client, which moves `size` bytes. Raises StoreDownError, also for a link that is cut."""
+        client = self._client
+        if client is None or not self._is_usable:
+            raise StoreDownError(self._why)
+        return self._timed(client, operation, *arguments, size=size)
+
+    def _timed(self, client: Any, operation: str, *arguments: Any, size: int = 0) -> Any:
+        with self._lock:
+            self._serial += 1
+            serial = self._serial
+            self._deadlines[serial] = time.monotonic() + _METADATA_SECONDS + size / _SLOWEST_BYTES_PER_SECOND
+        try:
+            result = getattr(client, operation)(*arguments)
+        except Exception as error:
+            self.cut(f"{operation} failed: {error}")
+            raise StoreDownError(self._why) from error
+        finally:
+            with self._lock:
+                self._deadlines.pop(serial, None)
+        if isinstance(result, list) and result and all(_is_unanswered(code) for code in result):
+            self.cut(f"the master did not answer {operation}: code {result[0]}")
+            raise StoreDownError(self._why)
+        return result
+
+    def watch(self) -> None:
+        """Cut the link if a call takes too long. To be called often."""
+        now = time.monotonic()
+        with self._lock:
+            is_late = any(deadline < now for deadline in self._deadlines.values())
+        if is_late and self._is_usable:
+            self.cut("a call takes too long")
+
+    def cut(self, why: str) -> None:
+        """Stop using the store until it answers again."""
+        with self._lock:
+            if not self._is_usable and self._why == why:
+                return
+            was_usable, self._is_usable, self._why = self._is_usable, False, why
+            if was_usable:
+                self._outage.failed(time.monotonic())
+        if was_usable:
+            self._counters.add("breaker_opened")
+            logger.warning("Serving without the store: %s", why)
+        self._changed()
+        self._wake.set()
+
+    def reset(self) -> None:
+        """From now on use nothing that was stored before. The new epoch is made known in the background."""
+        self.cut("the cache is being reset")
+        self._reset_wanted = True
+        self._wake.set()
+
+    # -- joining ------------------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        while not self._stop:
+            try:
+                self._step()
+            except StoreDownError as error:
+                self._told(str(error))
+            except Exception as error:
+                logger.exception("The link to the store failed")
+                self._told(str(error))
+            self._wake.wait(self._pause())
+            self._wake.clear()
+
+    def _pause(self) -> float:
+        if self._is_usable:
+            return _HEALTHY_PAUSE
+        return max(0.05, self._outage.until - time.monotonic()) if self._outage.failures else 0.5
+
+    def _step(self) -> None:
+        if self._outage.is_open(time.monotonic()) and self._client is not None and not self._reset_wanted:
+            return
+        client = self._client
+        if client is None or not (self._is_usable or self._is_answering(client)):
+            client = self._join()
+        if client is not None:
+            self._read_epoch(client)
+
+    def _is_answering(self, client: Any) -> bool:
+        """Whether the client that we have is still the right one and its master answers."""
+        if self._resolve() != self._target:
+            return False
+        try:
+            codes = self._timed(client, "batch_is_exist", [_PROBE_KEY])
+        except StoreDownError:
+            self._outage.failed(time.monotonic())
+            return False
+        return bool(codes) and codes[0] >= 0
+
+    def _join(self) -> Any | None:
+        """Build a client beside the one that we have, and let it take its place."""
+        target = self._resolve()
+        if target is None:
+            return None
+        if reason := why_unreachable(target.config.master):
+            self._told(reason)
+            self._outage.failed(time.monotonic())
+            return None
+        ranks = max(1, len(self._arenas))
+        config = replace(
+            target.config,
+            segment_size=target.config.segment_size * ranks,
+            local_buffer_size=min(target.config.local_buffer_size, _CLIENT_BUFFER),
+        )
+        try:
+            client = open_client(config)
+        except StoreUnavailable as error:
+            self._told(str(error))
+            self._outage.failed(time.monotonic())
+            return None
+        for arena in self._arenas:
+            if (code := client.register_buffer(arena.address, arena.size)) != 0:
+                self._told(f"memory could not be registered: code {code}")
+                _close(client)
+                return None
+        old, self._client, self._target = self._client, client, target
+        self.segment = str(client.get_hostname())
+        self._counters.add("joined")
+        if old is not None:
+            threading.Thread(target=_close, args=(old,), name="store-close", daemon=True).start()
+        return client
+
+    def _resolve(self) -> _Target | None:
+        try:
+            config = read_config(self._config_path)
+        except ConfigError as error:
+            self._told(str(error))
+            return None
+        target = split_host_port(config.master)
+        found: set[str] = set()
+        with contextlib.suppress(OSError):
+            if target is not None:
+                found = {str(entry[4][0]) for entry in socket.getaddrinfo(target.host, target.port)}
+        return _Target(config, tuple(sorted(found)))
+
+    # -- epochs -------------------------------------------------------------------------------------------------------
+
+    @property
+    def _epoch_key(self) -> str:
+        return f"{self._namespace}:epoch"
+
+    def _read_epoch(self, client: Any) -> None:
+        """Use the store only in the epoch that it is in. Whoever was not reset with it knows nothing of its weights."""
+        present = self._stored_epoch(client)
+        if self._reset_wanted and present is not None:
+            present = self._advance(client, present)
+        if present is None:
+            self._told("the namespace's epoch cannot be read")
+        elif present != self.epoch:
+            self._told(
+                f"the namespace was reset (epoch {present}, ours is {self.epoch}); reset this engine's cache too, "
+                "or give both another cache_prefix"
+            )
+        elif not self._is_usable:
+            self._open()
+
+    def _stored_epoch(self, client: Any) -> int | None:
+        codes = self._timed(client, "batch_is_exist", [self._epoch_key])
+        if not codes or codes[0] < 0:
+            return None
+        if codes[0] == 0:
+            return 0 if self.epoch == 0 or self._reset_wanted else self._publish(client, self.epoch)
+        text = bytes(self._timed(client, "get", self._epoch_key))
+        return int(text) if text.isdigit() else None
+
+    def _advance(self, client: Any, present: int) -> int | None:
+        """Take over an epoch that others have begun, or begin one."""
+        wanted = present if present > self.epoch else self.epoch + 1
+        published = wanted if wanted == present else self._publish(client, wanted)
+        if published is not None:
+            self.epoch = published
+            self._reset_wanted = False
+            logger.info("The cache was reset: epoch %d of namespace %s", self.epoch, self._namespace)
+        return published
+
+    def _publish(self, client: Any, epoch: int) -> int | None:
+        code = self._timed(client, "upsert", self._epoch_key, str(epoch).encode())
+        return epoch if code == 0 else None
+
+    def _open(self) -> None:
+        with self._lock:
+            self._outage.answered()
+            self._is_usable, self._why = True, ""
+        logger.info("Sharing KV through the store at %s", self._target.config.master if self._target else "?")
+        self._changed()
+
+    def _told(self, why: str) -> None:
+        if why == self._why and not self._is_usable:
+            return
+        if self._is_usable:
+            self.cut(why)
+            return
+        self._why = why
+        logger.warning("Serving without the store: %s", why)
+        self._changed()
+
+
+def _close(client: Any) -> None:
+    with contextlib.suppress(Exception):
+        client.close()
+
+
+def _is_unanswered(code: object) -> bool:
+    return isinstance(code, int) and judge(code) is Outcome.UNREACHABLE

@@ -1,0 +1,344 @@
+"""The scheduler's side: asks the agent about new prompts, offers what is proven in host memory, plans loads and saves.
+
+Nothing here waits. The agent is spoken to over a socket that never blocks, and a prompt that it has not answered costs
+a look into a dictionary. A request is offered KV only once its blocks lie proven in host memory on all ranks; the copy
+that follows is local and cannot fail, so nothing of vLLM's handling of failed loads is ever needed.
+"""
+
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from mooncake_store_connector.agent import messages as m
+from mooncake_store_connector.agent.channel import Channel, ChannelClosedError
+from mooncake_store_connector.groups import Shape
+from mooncake_store_connector.handoff import Hint, build_hint, build_params, is_asked_for, read_hint, tokens_to_wait_for
+from mooncake_store_connector.v1.budget import Pace
+from mooncake_store_connector.v1.plans import LoadPlan, SavePlan, StepPlan
+from mooncake_store_connector.v1.settings import Settings
+
+logger = logging.getLogger("vllm.mooncake_store_connector")
+
+_RECONNECT_SECONDS: Final = 0.2
+_HOLD_SECONDS: Final = 10.0
+_ENDED: Final = ("FINISHED_STOPPED", "FINISHED_LENGTH_CAPPED")
+
+
+@dataclass
+class _Prompt:
+    """A request that may still be offered KV. Times are a monotonic clock's seconds."""
+
+    request: Any
+    hashes_total: int
+    hashes_sent: int = 0
+    deadline: float | None = None
+    wanted_from: int = 0
+    offered_at: int = 0
+    ready: int | None = None
+    ready_since: float = 0.0
+    slots: dict[tuple[int, int], int] = field(default_factory=dict)
+
+
+@dataclass
+class _Saving:
+    """A request whose blocks are still to be stored from `next_unit` on; None until its first step."""
+
+    request: Any
+    stored: int = 0
+    next_unit: int | None = None
+
+
+class StoreScheduler:
+    """One per engine, used by its scheduler's thread alone."""
+
+    def __init__(self, name: str, shape: Shape, settings: Settings, role: str) -> None:
+        """`name` is the agent's. `role` is vLLM's kv_role."""
+        self._name = name
+        self._shape = shape
+        self._settings = settings
+        self._loads_wanted = role != "kv_producer"
+        self._saves_wanted = role != "kv_consumer"
+        self._pace = Pace()
+        self._channel: Channel | None = None
+        self._next_connect = 0.0
+        self._state = m.State(is_usable=False, why="the agent is not there yet", namespace="", agent="")
+        self._prompts: dict[str, _Prompt] = {}
+        self._saving: dict[str, _Saving] = {}
+        self._loads: list[LoadPlan] = []
+        self._totals: Mapping[str, float] = {}
+        self._counted: dict[str, float] = {}
+        self._told_mismatch = False
+
+    # -- what vLLM asks -----------------------------------------------------------------------------------------------
+
+    def on_new_request(self, request: Any) -> None:
+        """Ask the agent about a new prompt."""
+        self._poll()
+        if self._saves_wanted:
+            self._saving[request.request_id] = _Saving(request)
+        total = min(self._shape.usable(request.num_tokens) // self._shape.hash_tokens, len(request.block_hashes))
+        is_barred = not self._loads_wanted or getattr(request, "skip_reading_prefix_cache", False)
+        if not self._state.is_usable or total <= 0 or is_barred:
+            return
+        prompt = _Prompt(request, total)
+        self._prompts[request.request_id] = prompt
+        first = self._slice(prompt)
+        seconds = self._pace.budget(request.num_tokens, self._settings.wait_ms / 1000)
+        self._send(m.Ask(request.request_id, total, self._promised(request), seconds, first))
+
+    def matched_tokens(self, request: Any, computed: int) -> int | None:
+        """Tokens beyond `computed` that are proven and in host memory; None to be asked again."""
+        prompt = self._prompts.get(request.request_id)
+        if prompt is None:
+            return 0
+        now = time.monotonic()
+        self._poll()
+        if self._prompts.get(request.request_id) is not prompt:
+            return 0
+        if prompt.deadline is None:
+            seconds = self._pace.budget(request.num_tokens - computed, self._settings.wait_ms / 1000)
+            prompt.deadline = now + seconds
+            prompt.wanted_from = computed
+            self._send(m.Want(request.request_id, computed))
+        self._send_more(prompt)
+        if prompt.ready is not None:
+            return self._offer(prompt, computed, now)
+        if now >= prompt.deadline:
+            self._count("waits_over_budget")
+            self._drop(request.request_id)
+            return 0
+        return None
+
+    def _offer(self, prompt: _Prompt, computed: int, now: float) -> int:
+        beyond = (prompt.ready or 0) - computed
+        # The engine's own cache may have lost blocks since the load began: those before it were not asked for.
+        if beyond <= 0 or computed < prompt.wanted_from or now - prompt.ready_since > _HOLD_SECONDS:
+            self._drop(prompt.request.request_id)
+            return 0
+        prompt.offered_at = computed
+        return beyond
+
+    def allocated(self, request: Any, blocks: Any, external: int) -> None:
+        """Blocks are there, `external` tokens of them to be loaded."""
+        prompt = self._prompts.get(request.request_id)
+        if prompt is None:
+            return
+        if external > 0:
+            self._plan_load(prompt, blocks.get_block_ids(), prompt.offered_at + external)
+        else:
+            self._drop(request.request_id)
+
+    def _plan_load(self, prompt: _Prompt, ids: Sequence[Sequence[int]], tokens: int) -> None:
+        places = self._shape.needed(tokens, prompt.offered_at)
+        # A null block (0) is one that no token will look at any more.
+        kept = [place for place in places if ids[place[0]][place[1]] != 0]
+        plan = LoadPlan(
+            self._state.agent,
+            [group for group, _ in kept],
+            [ids[group][block] for group, block in kept],
+            [prompt.slots[place] for place in kept],
+            list(prompt.slots.values()),
+        )
+        self._loads.append(plan)
+        name = prompt.request.request_id
+        if (saving := self._saving.get(name)) is not None:
+            saving.stored = max(saving.stored, tokens)
+        self._count("loaded_tokens", tokens - prompt.offered_at)
+        del self._prompts[name]
+        self._send(m.HandOver(name))
+
+    def plan_step(self, output: Any) -> StepPlan:
+        """What the workers are to do in the step that `output` describes."""
+        self._pace.step(output.total_num_scheduled_tokens, time.monotonic())
+        self._poll()
+        loads, self._loads = self._loads, []
+        return StepPlan(loads, self._plan_saves(output))
+
+    def finished(self, request: Any) -> dict[str, Any] | None:
+        """A request is over. What goes back with its answer, for whoever asked to be told what is stored."""
+        name = request.request_id
+        if name in self._prompts:
+            self._drop(name)
+        self._saving.pop(name, None)
+        hint = self._hint(request)
+        return build_params(hint) if hint is not None else None
+
+    def reset(self) -> bool:
+        """Use nothing that was stored so far. False if there is no agent to be told."""
+        if self._channel is None:
+            return False
+        self._send(m.Reset())
+        for name in list(self._prompts):
+            self._drop(name)
+        self._state = m.State(is_usable=False, why="reset", namespace=self._state.namespace, agent=self._state.agent)
+        return self._channel is not None
+
+    def take_counts(self) -> dict[str, float]:
+        """What was counted since the last call, by the agent and here."""
+        grown = {name: total - self._counted.get(name, 0.0) for name, total in self._totals.items()}
+        self._counted = dict(self._totals)
+        return {name: amount for name, amount in grown.items() if amount > 0}
+
+    def close(self) -> None:
+        """End the connection."""
+        if self._channel is not None:
+            self._channel.close()
+            self._channel = None
+
+    # -- saves --------------------------------------------------------------------------------------------------------
+
+    def _plan_saves(self, output: Any) -> list[SavePlan]:
+        if not self._saving:
+            return []
+        scheduled, plans = output.num_scheduled_tokens, []
+        for name in [name for name in self._saving if name in scheduled]:
+            saving = self._saving[name]
+            request = saving.request
+            last = request.num_tokens if self._settings.save_decode_cache else request.num_prompt_tokens
+            # Tokens beyond `num_tokens` are guesses of speculative decoding.
+            tokens = min(request.num_computed_tokens + scheduled[name], last, request.num_tokens)
+            first = self._shape.unit * (
+                saving.stored // self._shape.unit if saving.next_unit is None else saving.next_unit
+            )
+            ids = output.kv_connector_block_state.get_block_ids(name)
+            plan = self._plan_save(request, ids, first, tokens) if ids is not None else None
+            if plan is not None:
+                plans.append(plan)
+            saving.next_unit = max(first, tokens) // self._shape.unit
+            is_over = (saving.next_unit + 1) * self._shape.unit > last
+            if is_over and not self._settings.save_decode_cache:
+                del self._saving[name]
+        return plans
+
+    def _plan_save(self, request: Any, ids: Sequence[Sequence[int]], first: int, tokens: int) -> SavePlan | None:
+        """Whole units between `first` and `tokens`, group by group."""
+        hashes = request.block_hashes
+        end = min(tokens // self._shape.unit * self._shape.unit, len(hashes) * self._shape.hash_tokens)
+        found = [
+            (index, ids[index][block], hashes[self._shape.hash_index(index, block)])
+            for index, group in enumerate(self._shape.groups)
+            for block in range(first // group.block_tokens, end // group.block_tokens)
+            if block < len(ids[index]) and ids[index][block] != 0
+        ]
+        if not found or not self._state.is_usable:
+            return None
+        return SavePlan(
+            [index for index, _, _ in found], [block for _, block, _ in found], [key for _, _, key in found]
+        )
+
+    # -- the hand-off -------------------------------------------------------------------------------------------------
+
+    def _promised(self, request: Any) -> int:
+        """Tokens that prefill said will be in the store, if they are this prompt's."""
+        hint = read_hint(request.kv_transfer_params)
+        sizes = (self._shape.unit, self._shape.hash_tokens)
+        promised = tokens_to_wait_for(hint, self._state.namespace, request.num_tokens, *sizes, request.block_hashes)
+        if hint and not promised and hint.tokens < request.num_tokens and not self._told_mismatch:
+            self._told_mismatch = True
+            logger.warning(
+                "Prefill promised KV that this engine would not recognise (namespace %s there, %s here). If they are "
+                "equal, PYTHONHASHSEED differs. Prompts are computed here. Not told again",
+                hint.namespace,
+                self._state.namespace,
+            )
+        return promised
+
+    def _hint(self, request: Any) -> Hint | None:
+        """What is being stored of a request that asked and ran to its end; None when there is nothing to wait for."""
+        params = request.kv_transfer_params
+        ended = getattr(request.status, "name", "") in _ENDED
+        # What carries a hint asks for none: it is decode's leg, and its answer goes to a client.
+        if not (self._saves_wanted and self._state.is_usable and ended and is_asked_for(params)) or read_hint(params):
+            return None
+        tokens = min(request.num_prompt_tokens, request.num_computed_tokens)
+        return build_hint(
+            self._state.namespace, tokens, self._shape.unit, self._shape.hash_tokens, request.block_hashes
+        )
+
+    # -- the agent ----------------------------------------------------------------------------------------------------
+
+    def _slice(self, prompt: _Prompt) -> list[bytes]:
+        end = min(prompt.hashes_sent + m.SLICE, prompt.hashes_total)
+        part = prompt.request.block_hashes[prompt.hashes_sent : end]
+        prompt.hashes_sent = end
+        return [bytes(one) for one in part]
+
+    def _send_more(self, prompt: _Prompt) -> None:
+        """One more slice of a long prompt's hashes: in slices, they hold up no step."""
+        if prompt.hashes_sent < prompt.hashes_total:
+            self._send(m.More(prompt.request.request_id, self._slice(prompt)))
+
+    def _drop(self, name: str) -> None:
+        self._prompts.pop(name, None)
+        self._send(m.Drop(name))
+
+    def _send(self, message: m.Message) -> None:
+        if self._channel is not None:
+            self._guarded(lambda channel: channel.send(message))
+
+    def _poll(self) -> None:
+        """Take what the agent has said, or look whether there is one."""
+        if self._channel is None:
+            self._connect()
+            return
+        for message in self._guarded(lambda channel: channel.receive()) or ():
+            self._take(message)
+        if self._channel is not None and self._channel.has_waiting:
+            self._guarded(lambda channel: channel.flush())
+
+    def _connect(self) -> None:
+        now = time.monotonic()
+        if now < self._next_connect:
+            return
+        self._next_connect = now + _RECONNECT_SECONDS
+        try:
+            self._channel = Channel.connect(self._name)
+        except OSError:
+            return
+        self._send(m.HelloScheduler())
+
+    def _guarded(self, act: Callable[[Channel], Any]) -> Any:
+        channel = self._channel
+        if channel is None:
+            return None
+        try:
+            return act(channel)
+        except ChannelClosedError as error:
+            channel.close()
+            self._channel = None
+            self._prompts.clear()
+            self._totals, self._counted = {}, {}
+            self._set_state(m.State(is_usable=False, why=f"the agent is gone: {error}", namespace="", agent=""))
+            return None
+
+    def _take(self, message: m.Message) -> None:
+        match message:
+            case m.State():
+                self._set_state(message)
+            case m.Stored(request, tokens):
+                if (saving := self._saving.get(request)) is not None:
+                    saving.stored = max(saving.stored, tokens)
+            case m.Slots(request, groups, blocks, slots):
+                if (prompt := self._prompts.get(request)) is not None:
+                    prompt.slots.update(zip(zip(groups, blocks, strict=True), slots, strict=True))
+            case m.Ready(request, tokens):
+                if (prompt := self._prompts.get(request)) is not None:
+                    prompt.ready, prompt.ready_since = tokens, time.monotonic()
+            case m.Totals(sums):
+                self._totals = {**self._totals, **sums}
+
+    def _set_state(self, state: m.State) -> None:
+        was = self._state
+        self._state = state
+        if not state.is_usable:
+            for name in [name for name, prompt in self._prompts.items() if prompt.ready is None]:
+                self._drop(name)
+        if state.is_usable and not was.is_usable:
+            logger.info("KV is shared in the namespace %s", state.namespace)
+        elif was.is_usable:
+            logger.warning("Serving without shared KV: %s", state.why)
+
+    def _count(self, name: str, amount: float = 1) -> None:
+        self._totals = {**self._totals, name: self._totals.get(name, 0.0) + amount}

@@ -1,0 +1,237 @@
+"""The worker's side: copies blocks to and from memory that it shares with the agent. Copies are all that it does.
+
+Blocks to be stored are gathered at the end of the step that filled them, so that the engine may reuse them at once.
+Blocks to be loaded lie proven in the shared memory before vLLM hears of them, and are scattered before the step that
+reads them.
+"""
+
+import logging
+import os
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from mooncake_store_connector.agent import messages as m
+from mooncake_store_connector.agent.arena import Arena, slot_size_for
+from mooncake_store_connector.agent.channel import Channel, ChannelClosedError
+from mooncake_store_connector.agent.launch import AgentProcess
+from mooncake_store_connector.frames import TRAILER
+from mooncake_store_connector.groups import Shape
+from mooncake_store_connector.v1.copies import Copies, copies_for
+from mooncake_store_connector.v1.layout import GroupLayout
+from mooncake_store_connector.v1.plans import LoadPlan, SavePlan, StepPlan
+from mooncake_store_connector.v1.ring import Ring
+from mooncake_store_connector.v1.settings import Settings
+
+logger = logging.getLogger("vllm.mooncake_store_connector")
+
+_RECONNECT_SECONDS: Final = 0.2
+_POLL_SECONDS: Final = 0.001
+
+
+@dataclass(frozen=True)
+class Rank:
+    """Which part of the model this worker has. `name` is part of its keys, `count` the number of all ranks."""
+
+    name: str
+    count: int
+    starts_agent: bool
+
+
+@dataclass
+class _Connection:
+    """The agent as it is now: a channel, and memory shared over it."""
+
+    channel: Channel
+    arena: Arena
+    copies: Copies
+    ring: Ring
+
+
+class StoreWorker:
+    """One per rank, used by its worker's thread alone."""
+
+    def __init__(
+        self,
+        agent: str,
+        namespace: str,
+        rank: Rank,
+        shape: Shape,
+        layouts: Sequence[GroupLayout],
+        arena_bytes: int,
+        settings: Settings,
+        role: str,
+    ) -> None:
+        """`arena_bytes` bounds the memory shared with the agent; `role` is vLLM's kv_role."""
+        self._agent = agent
+        self._rank = rank
+        self._layouts = layouts
+        self._settings = settings
+        self._slot_size = slot_size_for(max(layout.payload for layout in layouts), TRAILER)
+        self._slots = max(2, arena_bytes // self._slot_size)
+        # Half for each direction, or all for the only one.
+        shares = {"kv_producer": self._slots, "kv_consumer": 0}
+        self._save_slots = shares.get(role, self._slots // 2)
+        self._hello = m.HelloWorker(
+            namespace,
+            {},
+            rank.name,
+            rank.count,
+            self._slot_size,
+            self._slots,
+            self._save_slots,
+            [layout.payload for layout in layouts],
+            [(group.block_tokens, group.window or 0) for group in shape.groups],
+            shape.unit,
+            shape.hash_tokens,
+        )
+        self._process = AgentProcess(agent) if rank.starts_agent else None
+        self._connection: _Connection | None = None
+        # A plan may be under way for memory of an agent that has just gone.
+        self._former: _Connection | None = None
+        self._agent_id = ""
+        self._former_id = ""
+        self._is_usable = False
+        self._is_stuck = False
+        self._next_connect = 0.0
+        self._counts: dict[str, float] = {}
+        self.poll()
+
+    def poll(self) -> None:
+        """Take what the agent has said; start it, or connect to it, where that is needed."""
+        if self._process is not None:
+            self._process.keep_alive()
+        if self._connection is None:
+            self._connect()
+            return
+        try:
+            for message in self._connection.channel.receive():
+                self._take(message)
+        except ChannelClosedError:
+            self._lose()
+
+    def load(self, plan: StepPlan) -> None:
+        """Copy what was loaded into the engine's blocks."""
+        self.poll()
+        for one in plan.loads:
+            connection = self._connection if one.agent == self._agent_id else None
+            if connection is None and one.agent == self._former_id:
+                connection = self._former
+            if connection is None:
+                # Cannot be: memory is kept for as long as a plan for it may come.
+                raise RuntimeError(f"KV was promised from the memory of agent {one.agent}, which is gone")
+            self._scatter(connection, one)
+            if connection is self._connection:
+                self._say(m.Freed(one.freed))
+
+    def save(self, plan: StepPlan) -> None:
+        """Hand over what is to be stored."""
+        self.poll()
+        deadline = time.monotonic() + self._settings.save_wait_ms / 1000
+        for one in plan.saves:
+            self._save(one, deadline)
+
+    def take_counts(self) -> dict[str, float]:
+        """What was counted since the last call."""
+        counts, self._counts = self._counts, {}
+        return counts
+
+    def close(self) -> None:
+        """Leave the agent, and end it if it is ours."""
+        if self._connection is not None:
+            self._connection.channel.close()
+            self._connection = None
+        if self._process is not None:
+            self._process.stop()
+
+    # -- copies -------------------------------------------------------------------------------------------------------
+
+    @staticmethod
+    def _scatter(connection: _Connection, plan: LoadPlan) -> None:
+        for group in sorted(set(plan.groups)):
+            chosen = [index for index, one in enumerate(plan.groups) if one == group]
+            blocks = [plan.blocks[index] for index in chosen]
+            connection.copies.scatter(group, blocks, [plan.slots[index] for index in chosen])
+
+    def _save(self, plan: SavePlan, deadline: float) -> None:
+        """Hand over as much as there is room for: blocks at a prompt's start are worth more than those after them."""
+        done = 0
+        while done < len(plan.blocks):
+            if self._connection is None or not self._is_usable:
+                return
+            group = plan.groups[done]
+            end = next((i for i in range(done, len(plan.groups)) if plan.groups[i] != group), len(plan.groups))
+            first, taken = self._connection.ring.take(min(end - done, m.SLICE))
+            if taken:
+                blocks = plan.blocks[done : done + taken]
+                self._connection.copies.gather(group, blocks, first)
+                self._say(m.Save(first, [group] * taken, plan.hashes[done : done + taken]))
+                done += taken
+            elif not self._wait_for_room(deadline):
+                self._count("drops_no_room", len(plan.blocks) - done)
+                return
+
+    def _wait_for_room(self, deadline: float) -> bool:
+        """Wait for a free slot. Where none became free in all the time, no later step waits until one does."""
+        started = time.monotonic()
+        while not self._is_stuck and self._connection is not None and self._connection.ring.free == 0:
+            if time.monotonic() >= deadline or not self._is_usable:
+                self._is_stuck = True
+                logger.info("The store takes KV more slowly than this engine makes it; some of it is not stored")
+                break
+            time.sleep(_POLL_SECONDS)
+            self.poll()
+        self._count("save_wait_seconds", time.monotonic() - started)
+        return self._connection is not None and self._connection.ring.free > 0
+
+    def _count(self, name: str, amount: float) -> None:
+        self._counts[name] = self._counts.get(name, 0.0) + amount
+
+    # -- the agent ----------------------------------------------------------------------------------------------------
+
+    def _take(self, message: m.Message) -> None:
+        match message:
+            case m.State(is_usable, _, _, agent):
+                self._is_usable = is_usable
+                self._agent_id = agent
+            case m.Saved(count):
+                self._is_stuck = False
+                if self._connection is not None:
+                    self._connection.ring.release(count)
+
+    def _say(self, message: m.Message) -> None:
+        if self._connection is not None:
+            try:
+                self._connection.channel.send(message)
+            except ChannelClosedError:
+                self._lose()
+
+    def _connect(self) -> None:
+        """Share new memory with the agent. Its predecessor's may still be read from."""
+        now = time.monotonic()
+        if now < self._next_connect:
+            return
+        self._next_connect = now + _RECONNECT_SECONDS
+        try:
+            channel = Channel.connect(self._agent)
+        except OSError:
+            return
+        arena, descriptor = Arena.create(self._slot_size, self._slots)
+        try:
+            channel.send(self._hello, descriptor)
+        except ChannelClosedError:
+            channel.close()
+            return
+        finally:
+            os.close(descriptor)
+        self._connection = _Connection(channel, arena, copies_for(self._layouts, arena), Ring(self._save_slots))
+
+    def _lose(self) -> None:
+        if self._connection is not None:
+            self._connection.channel.close()
+            self._former, self._former_id = self._connection, self._agent_id
+        self._connection = None
+        self._is_usable = False
+        self._agent_id = ""
+        logger.warning("The store agent is gone; serving without it until it is back")
