@@ -1,0 +1,1 @@
+"""The V0 connector between processes, and beside the original."""

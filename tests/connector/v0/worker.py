@@ -1,0 +1,192 @@
+"""A V0 connector in a process of its own: a JSON call a line, a result a line. Knows no pytest.
+
+`worker.py ours` runs this repository's connector, `worker.py original` that of vLLM 0.9.2, `worker.py raw` a client of
+the store and no connector.
+"""
+
+import base64
+import importlib
+import json
+import logging
+import os
+import sys
+import time
+from typing import Any
+
+import torch
+
+from connector.v0.model import Batch, Geometry, empty_caches, fill, hidden_of_batch
+
+# Lines of log that are warnings or worse, for tests that look for them.
+_warnings: list[str] = []
+
+
+class _Keeper(logging.Handler):
+    def emit(self, record: logging.LogRecord) -> None:
+        _warnings.append(record.getMessage())
+
+
+class Connector:
+    """Calls to a connector."""
+
+    def __init__(self, kind: str) -> None:
+        self._is_ours = kind == "ours"
+        self._connector: Any = None
+        self._geometry = Geometry()
+        self._rank = 0
+        self._class = _load(kind)
+
+    def open(self, geometry: dict[str, Any], rank: int, local_rank: int, extra: dict[str, Any], name: str) -> str:
+        """An empty text, or the error."""
+        self._geometry, self._rank = Geometry(**geometry), rank
+        if self._connector is not None:
+            self.close()
+        try:
+            self._connector = self._class(rank, local_rank, self._geometry.config(extra, name))
+        except Exception as error:
+            return f"{type(error).__name__}: {error}"
+        return ""
+
+    def send(self, batch: dict[str, Any], named: bool = False) -> float:
+        """Fill a cache and send it; the seconds that sending took."""
+        one = _batch(batch)
+        caches = empty_caches(self._geometry, one)
+        fill(self._geometry, one, caches, {seed for seed, _ in one.prefills}, self._rank)
+        hidden: Any = hidden_of_batch(self._geometry, one)
+        if named:
+            hidden = _named(hidden)
+        begin = time.perf_counter()
+        self._connector.send_kv_caches_and_hidden_states(self._geometry.executable(), one.input(), caches, hidden)
+        return time.perf_counter() - begin
+
+    def recv(self, batch: dict[str, Any], hits: list[int], named: bool = False) -> dict[str, Any]:
+        """Receive into an empty cache, and compare all of it with what it should be if these seeds were hits."""
+        one = _batch(batch)
+        caches, wanted = empty_caches(self._geometry, one), empty_caches(self._geometry, one)
+        fill(self._geometry, one, wanted, set(hits), self._rank)
+        model_input = one.input()
+        begin = time.perf_counter()
+        states, bypass, returned = self._connector.recv_kv_caches_and_hidden_states(
+            self._geometry.executable(), model_input, caches
+        )
+        seconds = time.perf_counter() - begin
+        truth: Any = hidden_of_batch(self._geometry, one)
+        return {
+            "bypass": bypass,
+            "caches_equal": all(_same_bits(*pair) for pair in zip(caches, wanted, strict=True)),
+            "hidden": type(states).__name__ if states is not None else None,
+            "hidden_equal": states is not None and _equal_states(states, _named(truth) if named else truth),
+            "same_input": returned is model_input,
+            "seconds": seconds,
+        }
+
+    def put(self, key: str, shape: list[int], dtype: str, seed: int) -> None:
+        """Put a tensor made from a seed."""
+        self._connector.kv_store.put(key, _tensor(shape, dtype, seed))
+
+    def put_none(self, key: str) -> None:
+        self._connector.kv_store.put(key, None)
+
+    def get(self, key: str, shape: list[int], dtype: str, seed: int) -> list[Any]:
+        """The device of what is there and whether it is that tensor."""
+        found = self._connector.kv_store.get(key)
+        return [None] if found is None else [str(found.device), _same_bits(found, _tensor(shape, dtype, seed))]
+
+    def hash(self, numbers: list[int], dtype: str) -> int:
+        return int(self._class.tensor_hash(torch.tensor(numbers, dtype=getattr(torch, dtype))))
+
+    def counters(self) -> dict[str, float]:
+        return dict(self._connector.kv_store.counters.snapshot())
+
+    def warnings(self) -> list[str]:
+        """Since the last call."""
+        found = list(_warnings)
+        _warnings.clear()
+        return found
+
+    def close(self) -> None:
+        self._connector.close()
+
+
+class Raw:
+    """Calls to Mooncake's client; bytes travel as base64."""
+
+    def __init__(self) -> None:
+        from mooncake.store import MooncakeDistributedStore
+
+        self._store = MooncakeDistributedStore()
+
+    def setup(self, *arguments: Any) -> int:
+        return int(self._store.setup(*arguments))
+
+    def put(self, key: str, data: str) -> int:
+        return int(self._store.put(key, base64.b64decode(data)))
+
+    def get(self, key: str) -> str:
+        return base64.b64encode(bytes(self._store.get(key))).decode()
+
+    def size(self, key: str) -> int:
+        return int(self._store.get_size(key))
+
+    def exist(self, *keys: str) -> list[int]:
+        return list(self._store.batch_is_exist(list(keys)))
+
+    def remove(self, key: str) -> int:
+        return int(self._store.remove(key, True))
+
+
+def _load(kind: str) -> Any:
+    logging.getLogger("vllm").addHandler(_Keeper(level=logging.WARNING))
+    if kind == "original":
+        return importlib.import_module("connector.v0.original").load()
+    return importlib.import_module("mooncake_store_connector.v0").MooncakeStoreConnector
+
+
+def _batch(fields: dict[str, Any]) -> Batch:
+    return Batch(**{**fields, "sequences": tuple((seed, length) for seed, length in fields["sequences"])})
+
+
+def _named(hidden: torch.Tensor) -> Any:
+    shim = importlib.import_module("mooncake_store_connector.v0").IntermediateTensors
+    return shim({"hidden_states": hidden, "residual": hidden + 1})
+
+
+def _equal_states(found: Any, truth: Any) -> bool:
+    if isinstance(truth, torch.Tensor):
+        return isinstance(found, torch.Tensor) and _same_bits(found, truth)
+    return dict(found.items()).keys() == dict(truth.items()).keys() and all(
+        _same_bits(tensor, truth[name]) for name, tensor in found.items()
+    )
+
+
+def _tensor(shape: list[int], dtype: str, seed: int) -> torch.Tensor:
+    raw = torch.randint(0, 100, shape, generator=torch.Generator().manual_seed(seed))
+    return raw.to(getattr(torch, dtype))
+
+
+def _same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
+    if one.dtype != other.dtype or one.shape != other.shape:
+        return False
+    return one.contiguous().flatten().view(torch.uint8).equal(other.contiguous().flatten().view(torch.uint8))
+
+
+def main() -> None:
+    """Serve calls until standard input ends."""
+    replies = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    torch.set_num_threads(1)
+    target: Any = Raw() if sys.argv[1] == "raw" else Connector(sys.argv[1])
+    for line in sys.stdin:
+        method, *arguments = json.loads(line)
+        try:
+            answer = {"result": getattr(target, method)(*arguments)}
+        except Exception as error:
+            logging.getLogger("worker").exception("a call failed")
+            answer = {"raised": f"{type(error).__name__}: {error}"}
+        replies.write(json.dumps(answer) + "\n")
+        replies.flush()
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()
