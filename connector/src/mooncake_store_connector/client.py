@@ -65,7 +65,11 @@ def read_config(path: Path, defaults: Mapping[str, object] | None = None) -> Cli
     if not isinstance(raw, dict):
         found = f"found a {type(raw).__name__}"
         raise ConfigError([Problem(str(path), found, "the file must hold one JSON object")])
-    values = normalise_config({**(defaults or {}), **raw}, path=str(path), is_refused=accept_any_host).values
+    wished = dict(defaults or {})
+    if raw.get("mode") == "standalone-store":
+        # There is but one size for this mode, which the default of the other must not hide.
+        wished.pop("global_segment_size", None)
+    values = normalise_config({**wished, **raw}, path=str(path), is_refused=accept_any_host).values
     return ClientConfig.of({**values, "local_hostname": raw.get("local_hostname")})
 
 
