@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from connector.v0.programs import Site, Worker, site
+from connector.v0.programs import SEGMENT, Site, Worker, site
 
 
 @pytest.fixture(scope="module")
@@ -14,15 +14,18 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
 
 
 @pytest.fixture(scope="module")
-def producer(store: Site) -> Worker:
-    return store.worker()
-
-
-@pytest.fixture(scope="module")
-def consumer(store: Site) -> Worker:
-    return store.worker()
-
-
-@pytest.fixture(scope="module")
 def raw(store: Site) -> Worker:
-    return store.raw()
+    """Looks into the store, and lends all its memory: values outlive the connectors that wrote them."""
+    return store.raw(SEGMENT)
+
+
+@pytest.fixture(scope="module")
+def producer(store: Site, raw: Worker) -> Worker:
+    del raw
+    return store.worker()
+
+
+@pytest.fixture(scope="module")
+def consumer(store: Site, raw: Worker) -> Worker:
+    del raw
+    return store.worker()

@@ -10,7 +10,6 @@ from typing import Any
 
 import torch
 
-DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 FILLER = 77
 
 
@@ -24,6 +23,7 @@ class Geometry:
     hidden_size: int = 64
     head_dim: int | None = None
     dtype: str = "float32"
+    cache_dtype: str | None = None
     mla: bool = False
     kv_lora_rank: int = 24
     qk_rope_head_dim: int = 8
@@ -39,7 +39,11 @@ class Geometry:
 
     @property
     def torch_dtype(self) -> torch.dtype:
-        return DTYPES[self.dtype]
+        return getattr(torch, self.dtype)
+
+    @property
+    def kv_dtype(self) -> torch.dtype:
+        return getattr(torch, self.cache_dtype) if self.cache_dtype else self.torch_dtype
 
     @property
     def stage_layers(self) -> range:
@@ -137,6 +141,8 @@ class Batch:
             "num_prefill_tokens": self.prefill_tokens,
             **self.overrides,
         }
+        if "slot_mapping_list" in metadata:
+            metadata["slot_mapping"] = torch.tensor(metadata["slot_mapping_list"])
         return SimpleNamespace(input_tokens=tokens, attn_metadata=SimpleNamespace(**metadata))
 
 
@@ -150,7 +156,7 @@ def kv_of(geometry: Geometry, seed: int, length: int, rank: int = 0) -> torch.Te
     layers = []
     for layer in geometry.stage_layers:
         shape = (2, length, geometry.heads, geometry.head_size)
-        kv = torch.randn(shape, generator=_generator(seed * 1000 + layer * 10 + rank)).to(geometry.torch_dtype)
+        kv = torch.randn(shape, generator=_generator(seed * 1000 + layer * 10 + rank)).to(geometry.kv_dtype)
         layers.append(torch.stack((kv[0], kv[0])) if geometry.has_latents else kv)
     return torch.stack(layers, dim=1)
 
@@ -171,7 +177,7 @@ def empty_caches(geometry: Geometry, batch: Batch) -> list[torch.Tensor]:
     """The caches of this stage's layers, full of a value that no sequence has."""
     block = (batch.blocks, batch.block_size)
     shape = (*block, geometry.head_size) if geometry.has_latents else (2, *block, geometry.heads, geometry.head_size)
-    return [torch.full(shape, FILLER, dtype=geometry.torch_dtype) for _ in geometry.stage_layers]
+    return [torch.full(shape, FILLER, dtype=geometry.kv_dtype) for _ in geometry.stage_layers]
 
 
 def fill(geometry: Geometry, batch: Batch, caches: list[torch.Tensor], seeds: set[int], rank: int = 0) -> None:

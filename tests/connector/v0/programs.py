@@ -1,10 +1,12 @@
 """V0 workers as processes: producers, consumers, and a client that looks into the store."""
 
+import base64
 import json
 import os
 import queue
 import subprocess
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,7 +17,9 @@ from connector.processes import Process, master
 from connector.store_programs import P2P, Client, setup_arguments
 
 _TESTS = Path(__file__).parents[2]
-SEGMENT = 256 << 20
+SEGMENT = 1 << 30
+# A busy machine stands still for seconds at times. Tests of a store that does not answer have less patience.
+PATIENT, IMPATIENT = "60000", "2000"
 NAME = "MooncakeStoreConnector"
 
 
@@ -35,7 +39,7 @@ class Worker(Client):
                 stdout=subprocess.PIPE,
                 stderr=out,
                 text=True,
-                env={**os.environ, "MC_FORCE_TCP": "1", "MC_RPC_TIMEOUT_MS": "2000", "PYTHONPATH": path, **env},
+                env={**os.environ, "MC_FORCE_TCP": "1", "MC_RPC_TIMEOUT_MS": PATIENT, "PYTHONPATH": path, **env},
             )
         self._answers = queue.Queue()
         threading.Thread(target=self._read, daemon=True).start()
@@ -48,9 +52,25 @@ class Worker(Client):
         return answer["result"]
 
     def open(self, geometry: dict[str, Any] | None = None, rank: int = 0, local_rank: int = 0, **extra: Any) -> None:
-        """Make a connector, closing the one before."""
+        """Make a connector, closing the one before, and wait until it has joined the store."""
         error = self("open", geometry or {}, rank, local_rank, extra, NAME)
         assert error == "", error
+        self.wait_usable()
+
+    def wait_usable(self, seconds: float = 90) -> None:
+        """Wait until calls go to the store."""
+        deadline = time.monotonic() + seconds
+        while not self("usable"):
+            assert time.monotonic() < deadline, f"the store cannot be used within {seconds} s"
+            time.sleep(0.1)
+
+    def bytes_of(self, key: str) -> bytes:
+        """What lies under a key (of a raw client)."""
+        return base64.b64decode(self("get", key))
+
+    def put_bytes(self, key: str, data: bytes) -> int:
+        """Put bytes (with a raw client); 0, or a negative code."""
+        return int(self("put", key, base64.b64encode(data).decode()))
 
     def count(self, name: str) -> float:
         """One of the connector's sums."""
@@ -60,8 +80,9 @@ class Worker(Client):
 class Site:
     """A master, and workers on it."""
 
-    def __init__(self, folder: Path, port: int, process: Process) -> None:
+    def __init__(self, folder: Path, port: int, process: Process, segment: int) -> None:
         self.folder = folder
+        self.segment = segment
         self.master_port = port
         self.master = process
         self._workers: list[Worker] = []
@@ -75,7 +96,8 @@ class Site:
                 {
                     "local_hostname": "127.0.0.1",
                     "metadata_server": P2P,
-                    "global_segment_size": SEGMENT,
+                    "mode": "embedded" if self.segment else "standalone-store",
+                    "global_segment_size": self.segment,
                     "local_buffer_size": 128 << 20,
                     "protocol": "tcp",
                     "device_name": "",
@@ -92,10 +114,10 @@ class Site:
         self._workers.append(one)
         return one
 
-    def raw(self) -> Worker:
-        """Start a client that looks into the store."""
+    def raw(self, segment: int = 0) -> Worker:
+        """Start a client that looks into the store, and may lend it memory."""
         one = self.worker("raw")
-        assert one("setup", *setup_arguments(self.master_port, segment=SEGMENT)) == 0
+        assert one("setup", *setup_arguments(self.master_port, segment=segment)) == 0
         return one
 
     def stop(self) -> None:
@@ -105,10 +127,10 @@ class Site:
 
 
 @contextmanager
-def site(folder: Path) -> Iterator[Site]:
-    """A master with no worker yet."""
+def site(folder: Path, segment: int = 0) -> Iterator[Site]:
+    """A master with no worker yet. Each worker will lend `segment` bytes."""
     with master(folder / "master.log") as (port, process):
-        made = Site(folder, port, process)
+        made = Site(folder, port, process, segment)
         try:
             yield made
         finally:

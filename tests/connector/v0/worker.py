@@ -1,10 +1,11 @@
 """A V0 connector in a process of its own: a JSON call a line, a result a line. Knows no pytest.
 
-`worker.py ours` runs this repository's connector, `worker.py original` that of vLLM 0.9.2, `worker.py raw` a client of
-the store and no connector.
+`worker.py ours` runs this repository's connector, `worker.py original` that of vLLM 0.9.2, `worker.py installed` what
+vLLM 0.9.2 makes with our plug-in, `worker.py raw` a client of the store and no connector.
 """
 
 import base64
+import dataclasses
 import importlib
 import json
 import logging
@@ -15,7 +16,7 @@ from typing import Any
 
 import torch
 
-from connector.v0.model import Batch, Geometry, empty_caches, fill, hidden_of_batch
+from connector.v0.model import Batch, Geometry, empty_caches, fill, hidden_of_batch, tokens_of
 
 # Lines of log that are warnings or worse, for tests that look for them.
 _warnings: list[str] = []
@@ -30,11 +31,11 @@ class Connector:
     """Calls to a connector."""
 
     def __init__(self, kind: str) -> None:
-        self._is_ours = kind == "ours"
+        self._is_ours = kind != "original"
         self._connector: Any = None
         self._geometry = Geometry()
         self._rank = 0
-        self._class = _load(kind)
+        self._make = _load(kind)
 
     def open(self, geometry: dict[str, Any], rank: int, local_rank: int, extra: dict[str, Any], name: str) -> str:
         """An empty text, or the error."""
@@ -42,17 +43,41 @@ class Connector:
         if self._connector is not None:
             self.close()
         try:
-            self._connector = self._class(rank, local_rank, self._geometry.config(extra, name))
+            self._connector = self._make(rank, local_rank, self._geometry.config(extra, name))
         except Exception as error:
             return f"{type(error).__name__}: {error}"
         return ""
 
-    def send(self, batch: dict[str, Any], named: bool = False) -> float:
-        """Fill a cache and send it; the seconds that sending took."""
+    def usable(self) -> bool:
+        """Whether ours has joined its store. The original cannot tell."""
+        return not self._is_ours or bool(self._connector.kv_store.is_usable)
+
+    def environ(self, name: str, value: str | None) -> None:
+        """Set a variable, or remove it, for the connectors that are opened from now on."""
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value
+
+    def keys(self, batch: dict[str, Any]) -> list[dict[str, str]]:
+        """The two keys of each of a batch's sequences, with the rank and prefix of this connector."""
+        tokens = [tokens_of(seed, length) for seed, length in _batch(batch).prefills]
+        keys = [self._connector._keyspace.keys_of(self._connector.tensor_hash(one)) for one in tokens]
+        return [{"kv": one.kv, "hidden": one.hidden} for one in keys]
+
+    def has_process_group(self) -> bool:
+        return bool(torch.distributed.is_initialized())
+
+    def store_config(self) -> dict[str, Any]:
+        """What was read from the config file."""
+        return dataclasses.asdict(self._connector.kv_store.config)
+
+    def send(self, batch: dict[str, Any], named: bool = False, rows: int | None = None) -> float:
+        """Fill a cache and send it, with so many rows of hidden states; the seconds that sending took."""
         one = _batch(batch)
         caches = empty_caches(self._geometry, one)
         fill(self._geometry, one, caches, {seed for seed, _ in one.prefills}, self._rank)
-        hidden: Any = hidden_of_batch(self._geometry, one)
+        hidden: Any = hidden_of_batch(self._geometry, one)[:rows]
         if named:
             hidden = _named(hidden)
         begin = time.perf_counter()
@@ -75,6 +100,7 @@ class Connector:
             "bypass": bypass,
             "caches_equal": all(_same_bits(*pair) for pair in zip(caches, wanted, strict=True)),
             "hidden": type(states).__name__ if states is not None else None,
+            "hidden_module": type(states).__module__,
             "hidden_equal": states is not None and _equal_states(states, _named(truth) if named else truth),
             "same_input": returned is model_input,
             "seconds": seconds,
@@ -92,8 +118,13 @@ class Connector:
         found = self._connector.kv_store.get(key)
         return [None] if found is None else [str(found.device), _same_bits(found, _tensor(shape, dtype, seed))]
 
+    def get_numbers(self, key: str) -> list[Any]:
+        """The device of what is there, and its elements."""
+        found = self._connector.kv_store.get(key)
+        return [str(found.device), found.tolist()]
+
     def hash(self, numbers: list[int], dtype: str) -> int:
-        return int(self._class.tensor_hash(torch.tensor(numbers, dtype=getattr(torch, dtype))))
+        return int(self._connector.tensor_hash(torch.tensor(numbers, dtype=getattr(torch, dtype))))
 
     def counters(self) -> dict[str, float]:
         return dict(self._connector.kv_store.counters.snapshot())
@@ -103,6 +134,16 @@ class Connector:
         found = list(_warnings)
         _warnings.clear()
         return found
+
+    def describe(self) -> dict[str, Any]:
+        """What the connector is to those who hold it."""
+        kind = type(self._connector)
+        return {
+            "module": kind.__module__,
+            "name": kind.__name__,
+            "attributes": sorted(name for name in vars(self._connector) if not name.startswith("_")),
+            "local_tp_rank": self._connector.local_tp_rank,
+        }
 
     def close(self) -> None:
         self._connector.close()
@@ -137,8 +178,9 @@ class Raw:
 
 def _load(kind: str) -> Any:
     logging.getLogger("vllm").addHandler(_Keeper(level=logging.WARNING))
-    if kind == "original":
-        return importlib.import_module("connector.v0.original").load()
+    if kind in ("original", "installed"):
+        program = importlib.import_module("connector.v0.original")
+        return program.load() if kind == "original" else program.load_installed()
     return importlib.import_module("mooncake_store_connector.v0").MooncakeStoreConnector
 
 
@@ -167,7 +209,7 @@ def _tensor(shape: list[int], dtype: str, seed: int) -> torch.Tensor:
 def _same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
     if one.dtype != other.dtype or one.shape != other.shape:
         return False
-    return one.contiguous().flatten().view(torch.uint8).equal(other.contiguous().flatten().view(torch.uint8))
+    return bool(one.contiguous().flatten().view(torch.uint8).equal(other.contiguous().flatten().view(torch.uint8)))
 
 
 def main() -> None:

@@ -70,6 +70,11 @@ class MooncakeStore:
         if client is not None:
             client.close()
 
+    @property
+    def is_usable(self) -> bool:
+        """Whether calls go to the store now: it has been joined, and is not left alone for not answering."""
+        return self._link.client() is not None
+
     # -- what the connector uses --------------------------------------------------------------------------------------
 
     def has_all(self, *keys: str) -> bool:
