@@ -61,9 +61,11 @@ class Connector:
 
     def keys(self, batch: dict[str, Any]) -> list[dict[str, str]]:
         """The two keys of each of a batch's sequences, with the rank and prefix of this connector."""
-        tokens = [tokens_of(seed, length) for seed, length in _batch(batch).prefills]
-        keys = [self._connector._keyspace.keys_of(self._connector.tensor_hash(one)) for one in tokens]
-        return [{"kv": one.kv, "hidden": one.hidden} for one in keys]
+        one = _batch(batch)
+        dtype = getattr(torch, one.token_dtype)
+        tokens = [tokens_of(seed, length).to(dtype) for seed, length in one.prefills]
+        keys = [self._connector._keyspace.keys_of(self._connector.tensor_hash(own)) for own in tokens]
+        return [{"kv": pair.kv, "hidden": pair.hidden} for pair in keys]
 
     def has_process_group(self) -> bool:
         return bool(torch.distributed.is_initialized())
