@@ -28,13 +28,15 @@ class CallFailed(Exception):  # noqa: N818 - what a worker's call raised, told h
 
 
 class Worker(Client):
-    """A process of worker.py. `python` is that of the environment to run it in."""
+    """A process of worker.py, or of another script. `python` is that of the environment to run it in."""
 
-    def __init__(self, kind: str, log: Path, env: dict[str, str], python: str | None = None) -> None:
+    def __init__(
+        self, kind: str, log: Path, env: dict[str, str], python: str | None = None, script: Path | None = None
+    ) -> None:
         path = os.pathsep.join((connector_path(), str(_TESTS)))
         with log.open("ab") as out:
             self._popen = subprocess.Popen(
-                ["nice", python or program("python"), str(Path(__file__).with_name("worker.py")), kind],
+                ["nice", python or program("python"), str(script or Path(__file__).with_name("worker.py")), kind],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=out,
@@ -107,16 +109,16 @@ class Site:
         )
         return path
 
-    def worker(self, kind: str = "ours", python: str | None = None, **env: str) -> Worker:
+    def worker(self, kind: str = "ours", python: str | None = None, script: Path | None = None, **env: str) -> Worker:
         """Start a worker. It lives until the site ends."""
         log = self.folder / f"{kind}-{len(self._workers)}.log"
-        one = Worker(kind, log, {"MOONCAKE_CONFIG_PATH": str(self.config), **env}, python)
+        one = Worker(kind, log, {"MOONCAKE_CONFIG_PATH": str(self.config), **env}, python, script)
         self._workers.append(one)
         return one
 
-    def raw(self, segment: int = 0) -> Worker:
+    def raw(self, segment: int = 0, script: Path | None = None) -> Worker:
         """Start a client that looks into the store, and may lend it memory."""
-        one = self.worker("raw")
+        one = self.worker("raw", script=script)
         assert one("setup", *setup_arguments(self.master_port, segment=segment)) == 0
         return one
 

@@ -12,6 +12,7 @@ import logging
 import os
 import sys
 import time
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -214,12 +215,12 @@ def _same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
     return bool(one.contiguous().flatten().view(torch.uint8).equal(other.contiguous().flatten().view(torch.uint8)))
 
 
-def main() -> None:
-    """Serve calls until standard input ends."""
+def serve(make: Callable[[str], Any]) -> None:
+    """Answer calls until standard input ends, with what `make` makes for the kind that the command line names."""
     replies = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     torch.set_num_threads(1)
-    target: Any = Raw() if sys.argv[1] == "raw" else Connector(sys.argv[1])
+    target = make(sys.argv[1])
     for line in sys.stdin:
         method, *arguments = json.loads(line)
         try:
@@ -233,4 +234,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    serve(lambda kind: Raw() if kind == "raw" else Connector(kind))

@@ -1,4 +1,11 @@
-"""Under which keys a sequence's KV and hidden states lie. Pure, and without torch."""
+"""Under which keys a sequence's KV and hidden states lie: `{hash}_{rank}` and `{hash}_hidden_{rank}`.
+
+The hash is that of the sequence's tokens. The rank is `local_rank`, as in vLLM 0.9, with one pipeline stage whose
+tensor parallel ranks share a node; else `pp{stage}of{stages}_tp{rank}of{ranks}`, as local ranks then repeat or name
+stages. With `cache_prefix`, `{cache_prefix}@` stands before: 64 bits of hash name neither the model nor its form.
+
+Pure, and without torch.
+"""
 
 from dataclasses import dataclass
 
@@ -25,12 +32,7 @@ class Keyspace:
 
 
 def describe_rank(rank: int, local_rank: int, tp_size: int, pp_size: int) -> str:
-    """The part of the keys that names the rank.
-
-    With one pipeline stage whose tensor parallel ranks share a node it is the local rank alone, as other writers have
-    it. Else local ranks repeat or name stages, so stage and tensor parallel rank are named, each with its number of
-    peers.
-    """
+    """The part of the keys that names the rank."""
     stage, tp_rank = rank // tp_size % pp_size, rank % tp_size
     # On the node where the group begins, the local rank is at least the rank in the group; on later nodes it is less.
     if pp_size == 1 and local_rank >= tp_rank:

@@ -16,7 +16,7 @@ class Settings:
     cache_prefix: str = ""
     """Put before every key, with an @ between. Keeps models apart that share a store: keys name no model."""
     pair_guard: bool = False
-    """Whether values say which pair and model they are of and what their checksum is, and readers insist on it."""
+    """Whether values say of which pair and model they are and what their checksum is, and readers insist on it."""
 
 
 def read_settings(extra: object) -> Settings:

@@ -53,4 +53,4 @@ def join_states(states: Sequence[Any]) -> Any | None:
 def _join(tensors: Sequence[torch.Tensor]) -> torch.Tensor | None:
     if len({(tensor.dtype, tensor.shape[1:]) for tensor in tensors}) != 1:
         return None
-    return torch.cat(list(tensors), dim=0)
+    return torch.cat(list(tensors), dim=0) if len(tensors) > 1 else tensors[0]

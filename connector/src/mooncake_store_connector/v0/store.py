@@ -29,11 +29,16 @@ _NO_CODE: Final = -1
 class MooncakeStore:
     """A client of the store that the file at `MOONCAKE_CONFIG_PATH` names.
 
+    The file has the keys of vLLM 0.9: `local_hostname`, `metadata_server`, `master_server_address`,
+    `global_segment_size` (default 3355443200 bytes, what this worker lends), `local_buffer_size` (default 1073741824
+    bytes), `protocol` (default `tcp`), `device_name` (default empty). `config` is what was read, `device` this rank's
+    device, `counters.snapshot()` the sums by the names of `Count`. Raises ConfigError, a ValueError, for a file that
+    cannot be used.
+
     Without a store to join, every get is a miss and every put fails, at once, until there is one.
     """
 
     def __init__(self, config: Any, local_rank: int = 0) -> None:
-        """Read the config file and join. Raises ConfigError, a ValueError, for a file that cannot be used."""
         self.config = read_config(Path(os.environ[CONFIG_ENV]), DEFAULTS)
         self.device = choose_device(config, local_rank)
         self.counters = Counters()
