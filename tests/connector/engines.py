@@ -82,7 +82,7 @@ def write_store_config(folder: Path, master_port: int) -> Path:
     template = {
         "master_server_address": f"master.invalid:{master_port}",
         "global_segment_size": "512Mi",
-        "local_buffer_size": "128Mi",
+        "local_buffer_size": "512Mi",
         "protocol": "tcp",
         "metadata_server": "P2PHANDSHAKE",
     }

@@ -78,7 +78,6 @@ class Shape:
         ]
 
 
-
 def ends(shape: Shape, tokens: int) -> Sequence[tuple[int, int]]:
     """(group, block) of each group's last block of a prefix."""
     return [(index, tokens // group.block_tokens - 1) for index, group in enumerate(shape.groups)]

@@ -9,10 +9,13 @@ import os
 import signal
 import sys
 from pathlib import Path
+from typing import Final
 
 from mooncake_store_connector.agent.channel import listen
 from mooncake_store_connector.agent.server import Server
 from mooncake_store_connector.client import CONFIG_ENV
+
+_LEAVE_SECONDS: Final = 3
 
 
 def main() -> int:
@@ -32,7 +35,12 @@ def main() -> int:
     except OSError as error:
         logging.error("Another agent serves an engine of this name: %s", error)
         return 3
-    Server(listener, Path(config), sys.stdin.fileno()).run()
+    server = Server(listener, Path(config), sys.stdin.fileno())
+    server.run()
+    # Leaving a store that is gone may hang, and hold Python's lock meanwhile. The kernel's alarm needs no lock.
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    signal.alarm(_LEAVE_SECONDS)
+    server.close()
     return 0
 
 

@@ -11,6 +11,7 @@ import logging
 import socket
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -28,6 +29,7 @@ logger = logging.getLogger("mooncake_store_connector")
 
 _HEALTHY_PAUSE: Final = 1.0
 _CLOSE_SECONDS: Final = 2.0
+_IDLE_SECONDS: Final = 120.0
 _METADATA_SECONDS: Final = 1.0
 _SLOWEST_BYTES_PER_SECOND: Final = 30e6
 _CLIENT_BUFFER: Final = 16 * 2**20
@@ -65,6 +67,7 @@ class StoreLink:
         self._why = "the store has not been joined yet"
         self._lock = threading.Lock()
         self._deadlines: dict[int, float] = {}
+        self._busy: Counter[int] = Counter()
         self._serial = 0
         self._wake = threading.Event()
         self._stop = False
@@ -80,9 +83,10 @@ class StoreLink:
         """Leave the store, if it lets us within two seconds: closing waits for a master that may be gone."""
         self._stop = True
         self._wake.set()
-        client, self._client = self._client, None
-        if client is not None:
-            closing = threading.Thread(target=_close, args=(client,), name="store-close", daemon=True)
+        with self._lock:
+            client, self._client = self._client, None
+        if client is not None and self._is_usable:
+            closing = threading.Thread(target=self._close_idle, args=(client,), name="store-close", daemon=True)
             closing.start()
             closing.join(_CLOSE_SECONDS)
 
@@ -99,7 +103,7 @@ class StoreLink:
     # -- calls --------------------------------------------------------------------------------------------------------
 
     def call(self, operation: str, *arguments: Any, size: int = 0) -> Any:
-        """One call of Mooncake's client, which moves `size` bytes. Raises StoreDownError, also for a link that is cut."""
+        """One call of Mooncake's client, which moves `size` bytes. Raises StoreDownError."""
         client = self._client
         if client is None or not self._is_usable:
             raise StoreDownError(self._why)
@@ -107,9 +111,12 @@ class StoreLink:
 
     def _timed(self, client: Any, operation: str, *arguments: Any, size: int = 0) -> Any:
         with self._lock:
+            if client is not self._client:
+                raise StoreDownError(self._why)
             self._serial += 1
             serial = self._serial
             self._deadlines[serial] = time.monotonic() + _METADATA_SECONDS + size / _SLOWEST_BYTES_PER_SECOND
+            self._busy[id(client)] += 1
         try:
             result = getattr(client, operation)(*arguments)
         except Exception as error:
@@ -118,6 +125,7 @@ class StoreLink:
         finally:
             with self._lock:
                 self._deadlines.pop(serial, None)
+                self._busy[id(client)] -= 1
         if isinstance(result, list) and result and all(_is_unanswered(code) for code in result):
             self.cut(f"the master did not answer {operation}: code {result[0]}")
             raise StoreDownError(self._why)
@@ -216,12 +224,27 @@ class StoreLink:
                 self._told(f"memory could not be registered: code {code}")
                 _close(client)
                 return None
-        old, self._client, self._target = self._client, client, target
+        with self._lock:
+            old, self._client, self._target = self._client, client, target
         self.segment = str(client.get_hostname())
         self._counters.add("joined")
         if old is not None:
-            threading.Thread(target=_close, args=(old,), name="store-close", daemon=True).start()
+            threading.Thread(target=self._close_idle, args=(old,), name="store-close", daemon=True).start()
         return client
+
+    def _close_idle(self, client: Any) -> None:
+        """Close a client that nobody uses any more, once its last call has returned.
+
+        Mooncake's close waits for other calls while it holds Python's lock, which they need to return. A client whose
+        calls never return is left alone.
+        """
+        deadline = time.monotonic() + _IDLE_SECONDS
+        while self._busy[id(client)] > 0:
+            if time.monotonic() > deadline:
+                logger.warning("A client of the store that does not answer is left open")
+                return
+            time.sleep(0.01)
+        _close(client)
 
     def _resolve(self) -> _Target | None:
         try:

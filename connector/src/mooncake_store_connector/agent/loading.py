@@ -2,6 +2,7 @@
 
 import logging
 import threading
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
@@ -68,6 +69,7 @@ class Loader:
 
         Ends at the first block for which `is_needed` is true and that is missing: the rest is of no use then.
         """
+        started = time.monotonic()
         try:
             for batch in self._batches(load):
                 if load.cancelled.is_set():
@@ -82,6 +84,8 @@ class Loader:
         except Exception:
             logger.exception("A load failed; the prompt is computed")
             self._counters.add("misses_error")
+        finally:
+            self._counters.add("load_seconds", time.monotonic() - started)
 
     def _batches(self, load: Load) -> list[range]:
         """Ranges of places, so that a batch moves a bounded number of bytes."""

@@ -129,4 +129,5 @@ class Lookups:
         with self._ready:
             self._pending = [lookup for lookup in self._pending if not lookup.search.is_done]
         for lookup in ended:
+            self._counters.add("lookup_seconds", now - lookup.started)
             self._found(lookup)

@@ -109,6 +109,7 @@ class Saver:
             self._put(unique)
 
     def _put(self, pieces: Sequence[Piece]) -> None:
+        started = time.monotonic()
         for piece in pieces:
             seal(piece.arena.slot(piece.slot), piece.payload, piece.key)
         try:
@@ -123,6 +124,7 @@ class Saver:
         except StoreDownError:
             self._counters.add("drops_store_down", len(pieces))
             return
+        self._counters.add("save_seconds", time.monotonic() - started)
         self._count(pieces, codes)
 
     def _placement(self) -> Any:

@@ -11,6 +11,7 @@ import selectors
 import socket
 import time
 import uuid
+from collections import deque
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -91,6 +92,8 @@ class Server:
         self._engine: _Engine | None = None
         self._requests: dict[str, _Request] = {}
         self._free: list[int] = []
+        self._room = 0
+        self._queue: deque[str] = deque()
         self._readers: dict[int, int] = {}
         self._totals: Mapping[str, float] = {}
         self._totals_at = 0.0
@@ -109,6 +112,9 @@ class Server:
             if self._engine is not None:
                 self._engine.link.watch()
                 self._tell_totals()
+
+    def close(self) -> None:
+        """Leave the store."""
         if self._engine is not None:
             self._engine.link.close()
 
@@ -235,6 +241,7 @@ class Server:
             tuple(Group(size, window or None) for size, window in first.groups), first.unit, first.hash_tokens
         )
         self._free = list(range(max(one.save_slots for one in hellos), min(one.slots for one in hellos)))
+        self._room = len(self._free)
         engine = _Engine(
             link,
             names,
@@ -308,21 +315,26 @@ class Server:
             return
         tokens = self._fitting(engine.shape, request.found, computed)
         places = engine.shape.needed(tokens, computed)
+        if len(places) > len(self._free):
+            # Others have the slots now: it has its turn when they are done, unless its request has had enough of it.
+            self._queue.append(name)
+            return
         request.held = [self._free.pop(0) for _ in places]
         hashes = [request.hashes[engine.shape.hash_index(*place)] for place in places]
         request.load = Load(name, places, hashes, list(request.held), engine.link.epoch)
         engine.pool.submit(self._run_load, engine, request.load, tokens)
 
     def _fitting(self, shape: Shape, tokens: int, computed: int) -> int:
-        """The longest prefix whose blocks have room in host memory."""
-        while tokens > computed and len(shape.needed(tokens, computed)) > len(self._free):
-            self._counters.add("loads_cut_by_memory")
-            surplus = len(shape.needed(tokens, computed)) - len(self._free)
-            largest = max(group.block_tokens for group in shape.groups) * len(shape.groups)
-            tokens -= max(
-                shape.unit, surplus // len(shape.groups) * shape.unit if shape.unit >= largest else shape.unit
-            )
-        return max(tokens, computed)
+        """The longest prefix whose blocks fit into host memory at all."""
+        if len(shape.needed(tokens, computed)) <= self._room:
+            return tokens
+        self._counters.add("loads_cut_by_memory")
+        low, high = computed // shape.unit, tokens // shape.unit
+        while high - low > 1:
+            middle = (low + high) // 2
+            fits = len(shape.needed(middle * shape.unit, computed)) <= self._room
+            low, high = (middle, high) if fits else (low, middle)
+        return max(low * shape.unit, computed)
 
     def _run_load(self, engine: _Engine, load: Load, tokens: int) -> None:
         engine.loader.run(load, lambda place: engine.shape.groups[place[0]].window is None)
@@ -380,9 +392,21 @@ class Server:
                 self._readers[slot] = left
             elif self._readers.pop(slot, None) is not None:
                 self._free.append(slot)
+        self._load_queued()
 
     def _release(self, slots: list[int]) -> None:
         self._free.extend(slots)
+        self._load_queued()
+
+    def _load_queued(self) -> None:
+        """Give free slots to whoever waits for them, in order; once around, since those without enough wait on."""
+        for _ in range(len(self._queue)):
+            name = self._queue.popleft()
+            if name in self._requests:
+                self._load(name)
+                if self._queue and self._queue[-1] == name:
+                    self._queue.rotate(1)
+                    return
 
     # -- saves and the rest -------------------------------------------------------------------------------------------
 

@@ -33,6 +33,8 @@ class _Prompt:
     request: Any
     hashes_total: int
     hashes_sent: int = 0
+    promised: int = 0
+    asked_at: float = 0.0
     deadline: float | None = None
     wanted_from: int = 0
     offered_at: int = 0
@@ -70,6 +72,8 @@ class StoreScheduler:
         self._totals: Mapping[str, float] = {}
         self._counted: dict[str, float] = {}
         self._told_mismatch = False
+        self._heard_at = 0.0
+        self._is_silent = False
 
     # -- what vLLM asks -----------------------------------------------------------------------------------------------
 
@@ -80,13 +84,19 @@ class StoreScheduler:
             self._saving[request.request_id] = _Saving(request)
         total = min(self._shape.usable(request.num_tokens) // self._shape.hash_tokens, len(request.block_hashes))
         is_barred = not self._loads_wanted or getattr(request, "skip_reading_prefix_cache", False)
-        if not self._state.is_usable or total <= 0 or is_barred:
+        if not self._may_ask or total <= 0 or is_barred:
             return
-        prompt = _Prompt(request, total)
+        prompt = _Prompt(request, total, promised=self._promised(request), asked_at=time.monotonic())
         self._prompts[request.request_id] = prompt
         first = self._slice(prompt)
-        seconds = self._pace.budget(request.num_tokens, self._settings.wait_ms / 1000)
-        self._send(m.Ask(request.request_id, total, self._promised(request), seconds, first))
+        seconds = self._budget(prompt, request.num_tokens)
+        self._send(m.Ask(request.request_id, total, prompt.promised, seconds, first))
+
+    @property
+    def _may_ask(self) -> bool:
+        """Whether there is an agent to ask: one that can use the store, or that has not said yet whether it can."""
+        is_new = self._channel is not None and not self._state.agent
+        return (self._state.is_usable or is_new) and not self._is_silent
 
     def matched_tokens(self, request: Any, computed: int) -> int | None:
         """Tokens beyond `computed` that are proven and in host memory; None to be asked again."""
@@ -98,8 +108,7 @@ class StoreScheduler:
         if self._prompts.get(request.request_id) is not prompt:
             return 0
         if prompt.deadline is None:
-            seconds = self._pace.budget(request.num_tokens - computed, self._settings.wait_ms / 1000)
-            prompt.deadline = now + seconds
+            prompt.deadline = now + self._budget(prompt, request.num_tokens - computed)
             prompt.wanted_from = computed
             self._send(m.Want(request.request_id, computed))
         self._send_more(prompt)
@@ -107,9 +116,16 @@ class StoreScheduler:
             return self._offer(prompt, computed, now)
         if now >= prompt.deadline:
             self._count("waits_over_budget")
+            # An agent that says nothing at all hangs: nobody else shall wait for it.
+            self._is_silent = self._heard_at < prompt.asked_at
             self._drop(request.request_id)
             return 0
         return None
+
+    def _budget(self, prompt: _Prompt, tokens: int) -> float:
+        """Seconds that a prompt may wait in all. What prefill has promised is worth more patience than a chance."""
+        limit = self._settings.wait_ms / 1000
+        return limit if prompt.promised else self._pace.budget(tokens, limit)
 
     def _offer(self, prompt: _Prompt, computed: int, now: float) -> int:
         beyond = (prompt.ready or 0) - computed
@@ -233,15 +249,17 @@ class StoreScheduler:
     def _promised(self, request: Any) -> int:
         """Tokens that prefill said will be in the store, if they are this prompt's."""
         hint = read_hint(request.kv_transfer_params)
+        # The namespace is not known before the agent's first word; the hash says the same of the tokens.
+        namespace = self._state.namespace or (hint.namespace if hint else "")
         sizes = (self._shape.unit, self._shape.hash_tokens)
-        promised = tokens_to_wait_for(hint, self._state.namespace, request.num_tokens, *sizes, request.block_hashes)
+        promised = tokens_to_wait_for(hint, namespace, request.num_tokens, *sizes, request.block_hashes)
         if hint and not promised and hint.tokens < request.num_tokens and not self._told_mismatch:
             self._told_mismatch = True
             logger.warning(
                 "Prefill promised KV that this engine would not recognise (namespace %s there, %s here). If they are "
                 "equal, PYTHONHASHSEED differs. Prompts are computed here. Not told again",
                 hint.namespace,
-                self._state.namespace,
+                namespace,
             )
         return promised
 
@@ -283,7 +301,10 @@ class StoreScheduler:
         if self._channel is None:
             self._connect()
             return
-        for message in self._guarded(lambda channel: channel.receive()) or ():
+        messages = self._guarded(lambda channel: channel.receive()) or ()
+        if messages:
+            self._heard_at, self._is_silent = time.monotonic(), False
+        for message in messages:
             self._take(message)
         if self._channel is not None and self._channel.has_waiting:
             self._guarded(lambda channel: channel.flush())

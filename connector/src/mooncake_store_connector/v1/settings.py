@@ -10,7 +10,7 @@ from mooncake_store_connector.problems import ConfigError, Problem
 
 _PATH: Final = "kv_connector_extra_config"
 _DEFAULT_WAIT_MS: Final = 1000
-_DEFAULT_SAVE_WAIT_MS: Final = 200
+_DEFAULT_SAVE_WAIT_MS: Final = 500
 # What vLLM's own store connector reads, and what becomes of it here.
 _UPSTREAM: Final = {
     "load_async": "loads never block here",

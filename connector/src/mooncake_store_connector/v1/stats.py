@@ -1,6 +1,6 @@
 """What the connector counts, as vLLM's statistics and as Prometheus counters."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from vllm.distributed.kv_transfer.kv_connector.v1.metrics import KVConnectorPromMetrics, KVConnectorStats
@@ -13,6 +13,9 @@ FAMILIES = {
     "saved_blocks": ("saved_blocks", "Blocks that the store took."),
     "saved_bytes": ("saved_bytes", "Bytes that the store took."),
     "save_wait_seconds": ("save_wait_seconds", "Time that steps waited for room to hand over what is to be stored."),
+    "load_seconds": ("load_seconds", "Time that loads took, from the first block to the last."),
+    "save_seconds": ("save_seconds", "Time that saves took, checksums and all."),
+    "lookup_seconds": ("lookup_seconds", "Time that lookups took, waits for what was promised included."),
     "lookups": ("lookups", "Prompts that were looked up."),
     "misses_": ("misses", "Objects that were not there, or not what they should be, by reason."),
     "drops_": ("drops", "Blocks that were not stored, by reason."),
@@ -29,6 +32,8 @@ FAMILIES = {
 @dataclass
 class StoreStats(KVConnectorStats):  # type: ignore[misc]
     """Sums by name since the last time."""
+
+    data: dict[str, float] = field(default_factory=dict)
 
     def reset(self) -> None:
         """Forget them."""

@@ -94,6 +94,7 @@ class StoreWorker:
         self._former_id = ""
         self._is_usable = False
         self._is_stuck = False
+        self._patience = 0.0
         self._next_connect = 0.0
         self._counts: dict[str, float] = {}
         self.poll()
@@ -128,9 +129,9 @@ class StoreWorker:
     def save(self, plan: StepPlan) -> None:
         """Hand over what is to be stored."""
         self.poll()
-        deadline = time.monotonic() + self._settings.save_wait_ms / 1000
+        self._patience = self._settings.save_wait_ms / 1000
         for one in plan.saves:
-            self._save(one, deadline)
+            self._save(one)
 
     def take_counts(self) -> dict[str, float]:
         """What was counted since the last call."""
@@ -154,7 +155,7 @@ class StoreWorker:
             blocks = [plan.blocks[index] for index in chosen]
             connection.copies.scatter(group, blocks, [plan.slots[index] for index in chosen])
 
-    def _save(self, plan: SavePlan, deadline: float) -> None:
+    def _save(self, plan: SavePlan) -> None:
         """Hand over as much as there is room for: blocks at a prompt's start are worth more than those after them."""
         done = 0
         while done < len(plan.blocks):
@@ -168,21 +169,23 @@ class StoreWorker:
                 self._connection.copies.gather(group, blocks, first)
                 self._say(m.Save(first, [group] * taken, plan.hashes[done : done + taken]))
                 done += taken
-            elif not self._wait_for_room(deadline):
+            elif not self._wait_for_room():
                 self._count("drops_no_room", len(plan.blocks) - done)
                 return
 
-    def _wait_for_room(self, deadline: float) -> bool:
-        """Wait for a free slot. Where none became free in all the time, no later step waits until one does."""
+    def _wait_for_room(self) -> bool:
+        """Wait for a free slot, out of the step's patience. Where it ends in vain, no later step waits until one is."""
         started = time.monotonic()
         while not self._is_stuck and self._connection is not None and self._connection.ring.free == 0:
-            if time.monotonic() >= deadline or not self._is_usable:
+            if time.monotonic() - started >= self._patience or not self._is_usable:
                 self._is_stuck = True
                 logger.info("The store takes KV more slowly than this engine makes it; some of it is not stored")
                 break
             time.sleep(_POLL_SECONDS)
             self.poll()
-        self._count("save_wait_seconds", time.monotonic() - started)
+        waited = time.monotonic() - started
+        self._patience -= waited
+        self._count("save_wait_seconds", waited)
         return self._connection is not None and self._connection.ring.free > 0
 
     def _count(self, name: str, amount: float) -> None:
