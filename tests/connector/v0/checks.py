@@ -21,6 +21,7 @@ from mooncake_store_connector.v0.foreign import ForeignStore
 from mooncake_store_connector.v0.intermediate import is_intermediate, make_intermediate
 from mooncake_store_connector.v0.kv_helper import ModelAwareKVHelper
 from mooncake_store_connector.v0.link import StoreLink
+from mooncake_store_connector.v0.probe import why_silent
 from mooncake_store_connector.v0.staging import Staging, StagingError
 from mooncake_store_connector.v0.states import join_states
 from mooncake_store_connector.v0.store import MooncakeStore, choose_device
@@ -414,6 +415,18 @@ def check_a_link_joins_later_and_closes_what_came_too_late() -> None:
     link._join()
     assert client.called("close") == 1
     link.report(Outcome.OK)
+
+
+def check_a_process_beside_tells_why_a_store_cannot_be_joined() -> None:
+    assert "127.0.0.1:1" in why_silent(_CONFIG)
+    assert "did not let a client join within" in why_silent(_CONFIG, limit_seconds=0.001)
+    real = sys.executable
+    try:
+        # Then it cannot be told, and joining has to be tried.
+        sys.executable = "/nowhere/python"
+        assert why_silent(_CONFIG) == ""
+    finally:
+        sys.executable = real
 
 
 def check_the_device_is_this_rank_s() -> None:

@@ -140,3 +140,20 @@ def test_each_worker_lends_memory_as_in_the_original(tmp_path: Path) -> None:
             batch = new_batch(50, 200)
             producer("send", batch)
             assert hit(consumer, batch)
+
+
+def test_a_master_that_hangs_while_an_engine_starts(alone: Site) -> None:
+    """Its port accepts connections, so that only joining finds out."""
+    alone.raw(SEGMENT)
+    one = alone.worker(MC_RPC_TIMEOUT_MS=IMPATIENT, MC_RPC_CONNECT_TIMEOUT_MS=IMPATIENT)
+    one("environ", "UNUSED", None)
+    alone.master.send(signal.SIGSTOP)
+    try:
+        assert one("open", {}, 0, 0, {}, NAME, seconds=LIMIT) == ""
+        batch = new_batch(20)
+        assert received(one, batch, []) == MISS
+    finally:
+        alone.master.send(signal.SIGCONT)
+    one.wait_usable()
+    one("send", batch)
+    assert hit(one, batch)

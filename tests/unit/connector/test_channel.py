@@ -19,7 +19,7 @@ def pair() -> tuple[Channel, Channel]:
 
 @given(st.text(max_size=40), st.lists(st.binary(min_size=32, max_size=32), max_size=50), st.integers(0, 10**6))
 def test_messages_come_as_they_were_sent(name: str, hashes: list[bytes], number: int) -> None:
-    sent = [m.Ask(name, number, 0, 0.5, hashes), m.Ready(name, number), m.Totals({"a": 1.5})]
+    sent: list[m.Message] = [m.Ask(name, number, 0, 0.5, hashes), m.Ready(name, number), m.Totals({"a": 1.5})]
     left, right = pair()
     for message in sent:
         left.send(message)
@@ -37,7 +37,7 @@ def test_the_largest_message_fits() -> None:
 
 def test_what_does_not_fit_waits_and_loses_nothing() -> None:
     left, right = pair()
-    sent = [m.Ready(str(number), number) for number in range(3000)]
+    sent: list[m.Message] = [m.Ready(str(number), number) for number in range(3000)]
     for message in sent:
         left.send(message)
     assert left.has_waiting

@@ -41,7 +41,8 @@ def test_options_of_other_connectors_are_named_and_change_nothing() -> None:
 
 @given(st.integers(1, 20), st.lists(st.tuples(st.booleans(), st.integers(1, 8)), max_size=60))
 def test_a_ring_never_gives_a_slot_twice(count: int, steps: list[tuple[bool, int]]) -> None:
-    ring, held = Ring(count), []
+    ring = Ring(count)
+    held: list[int] = []
     for is_take, wanted in steps:
         if is_take:
             first, taken = ring.take(wanted)

@@ -9,9 +9,10 @@ import time
 from collections.abc import Callable
 from typing import Any, Final
 
-from mooncake_store_connector.client import ClientConfig, StoreUnavailable, open_client
+from mooncake_store_connector.client import ClientConfig, StoreUnavailable
 from mooncake_store_connector.codes import Outcome
 from mooncake_store_connector.outage import Outage
+from mooncake_store_connector.v0.probe import open_answering
 
 logger = logging.getLogger("vllm.mooncake_store_connector.v0")
 
@@ -22,7 +23,7 @@ _JOIN_SECONDS: Final = 15.0
 class StoreLink:
     """Joins when made, and again in a thread of its own while that fails. Safe to use from several threads."""
 
-    def __init__(self, config: ClientConfig, open_: Callable[[ClientConfig], Any] = open_client) -> None:
+    def __init__(self, config: ClientConfig, open_: Callable[[ClientConfig], Any] = open_answering) -> None:
         self._config = config
         self._open = open_
         self._lock = threading.Lock()

@@ -98,7 +98,7 @@ class Outgoing:
             part.fill(_view(memory, layout.entries[name]))
         _view(memory, layout.entries[DEVICE_ID]).fill_(self.device_id)
         if self.device_id != CPU_ID:
-            torch.cuda.current_stream().synchronize()
+            torch.cuda.current_stream(self.device_id).synchronize()
         header = layout.header
         if self.guard:
             # The checksum is known only now; the header's length does not depend on it.
