@@ -7,6 +7,7 @@ reads them.
 
 import logging
 import os
+import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -26,7 +27,8 @@ from mooncake_store_connector.v1.settings import Settings
 
 logger = logging.getLogger("vllm.mooncake_store_connector")
 
-_RECONNECT_SECONDS: Final = 0.2
+_CONNECT_SECONDS: Final = 0.1
+_KEEP_SECONDS: Final = 1.0
 _POLL_SECONDS: Final = 0.001
 
 
@@ -50,7 +52,7 @@ class _Connection:
 
 
 class StoreWorker:
-    """One per rank, used by its worker's thread alone."""
+    """One per rank, used by its worker's thread; one more keeps the agent running and connected."""
 
     def __init__(
         self,
@@ -95,22 +97,28 @@ class StoreWorker:
         self._is_usable = False
         self._is_stuck = False
         self._patience = 0.0
-        self._next_connect = 0.0
         self._counts: dict[str, float] = {}
-        self.poll()
+        self._lock = threading.Lock()
+        self._closed = threading.Event()
+        threading.Thread(target=self._keep_connected, name="store-agent-keeper", daemon=True).start()
+
+    def _keep_connected(self) -> None:
+        """Start the agent and connect to it, also while the engine has nothing to do and no step is taken."""
+        while not self._closed.is_set():
+            if self._process is not None:
+                self._process.keep_alive()
+            if self._connection is None:
+                self._connect()
+            self._closed.wait(_CONNECT_SECONDS if self._connection is None else _KEEP_SECONDS)
 
     def poll(self) -> None:
-        """Take what the agent has said; start it, or connect to it, where that is needed."""
-        if self._process is not None:
-            self._process.keep_alive()
-        if self._connection is None:
-            self._connect()
-            return
-        try:
-            for message in self._connection.channel.receive():
-                self._take(message)
-        except ChannelClosedError:
-            self._lose()
+        """Take what the agent has said."""
+        if self._connection is not None:
+            try:
+                for message in self._connection.channel.receive():
+                    self._take(message)
+            except ChannelClosedError:
+                self._lose()
 
     def load(self, plan: StepPlan) -> None:
         """Copy what was loaded into the engine's blocks."""
@@ -140,6 +148,7 @@ class StoreWorker:
 
     def close(self) -> None:
         """Leave the agent, and end it if it is ours."""
+        self._closed.set()
         if self._connection is not None:
             self._connection.channel.close()
             self._connection = None
@@ -212,10 +221,6 @@ class StoreWorker:
 
     def _connect(self) -> None:
         """Share new memory with the agent. Its predecessor's may still be read from."""
-        now = time.monotonic()
-        if now < self._next_connect:
-            return
-        self._next_connect = now + _RECONNECT_SECONDS
         try:
             channel = Channel.connect(self._agent)
         except OSError:
@@ -228,13 +233,16 @@ class StoreWorker:
             return
         finally:
             os.close(descriptor)
-        self._connection = _Connection(channel, arena, copies_for(self._layouts, arena), Ring(self._save_slots))
+        connection = _Connection(channel, arena, copies_for(self._layouts, arena), Ring(self._save_slots))
+        with self._lock:
+            self._connection = connection
 
     def _lose(self) -> None:
-        if self._connection is not None:
-            self._connection.channel.close()
-            self._former, self._former_id = self._connection, self._agent_id
-        self._connection = None
-        self._is_usable = False
-        self._agent_id = ""
+        with self._lock:
+            if self._connection is not None:
+                self._connection.channel.close()
+                self._former, self._former_id = self._connection, self._agent_id
+            self._connection = None
+            self._is_usable = False
+            self._agent_id = ""
         logger.warning("The store agent is gone; serving without it until it is back")
