@@ -54,7 +54,7 @@ class Worker(Client):
         return answer["result"]
 
     def open(self, geometry: dict[str, Any] | None = None, rank: int = 0, local_rank: int = 0, **extra: Any) -> None:
-        """Make a connector, closing the one before, and wait until it has joined the store."""
+        """Make a connector, in place of the one before, and wait until it has joined the store."""
         error = self("open", geometry or {}, rank, local_rank, extra, NAME)
         assert error == "", error
         self.wait_usable()

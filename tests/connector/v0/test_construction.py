@@ -81,7 +81,7 @@ def test_a_config_file_that_cannot_be_used_is_named(store: Site, one: Worker, te
 def test_sizes_and_the_rest_have_the_original_s_defaults(
     store: Site, one: Worker, written: dict[str, Any], segment: int, buffer: int
 ) -> None:
-    path = store.folder / "defaults.json"
+    path = store.folder / f"defaults-{segment}-{buffer}.json"
     path.write_text(json.dumps({"master_server_address": "127.0.0.1:1", "metadata_server": "P2PHANDSHAKE", **written}))
     one("environ", "MOONCAKE_CONFIG_PATH", str(path))
     try:

@@ -12,7 +12,8 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -37,17 +38,43 @@ class Connector:
         self._geometry = Geometry()
         self._rank = 0
         self._make = _load(kind)
+        # Where the constructor takes the class of its store from.
+        self._store_home = (
+            "mooncake_store_connector.v0.connector"
+            if self._is_ours
+            else "vllm.distributed.kv_transfer.kv_lookup_buffer.mooncake_store"
+        )
+        self._store: Any = None
+        self._store_config: str | None = None
 
     def open(self, geometry: dict[str, Any], rank: int, local_rank: int, extra: dict[str, Any], name: str) -> str:
         """An empty text, or the error."""
         self._geometry, self._rank = Geometry(**geometry), rank
-        if self._connector is not None:
+        config_path = os.environ.get("MOONCAKE_CONFIG_PATH")
+        if self._store is not None and self._store_config != config_path:
             self.close()
         try:
-            self._connector = self._make(rank, local_rank, self._geometry.config(extra, name))
+            with self._kept_store():
+                self._connector = self._make(rank, local_rank, self._geometry.config(extra, name))
         except Exception as error:
             return f"{type(error).__name__}: {error}"
+        self._store, self._store_config = self._connector.kv_store, config_path
         return ""
+
+    @contextmanager
+    def _kept_store(self) -> Iterator[None]:
+        """A new connector gets the store client of the one before, its sums at zero: leaving a store takes a second."""
+        if self._store is None:
+            yield
+            return
+        if self._is_ours:
+            self._store.counters = type(self._store.counters)()
+        home = importlib.import_module(self._store_home)
+        real, home.MooncakeStore = home.MooncakeStore, lambda *_: self._store  # type: ignore[attr-defined]
+        try:
+            yield
+        finally:
+            home.MooncakeStore = real  # type: ignore[attr-defined]
 
     def usable(self) -> bool:
         """Whether ours has joined its store. The original cannot tell."""
@@ -150,6 +177,7 @@ class Connector:
 
     def close(self) -> None:
         self._connector.close()
+        self._store = None
 
 
 class Raw:
