@@ -4,10 +4,10 @@ import argparse
 import sys
 from pathlib import Path
 
-from generate import api_reference, chart, connector_v0, crd
+from generate import api_reference, chart, connector_metrics, connector_v0, crd
 
 ROOT = Path(__file__).parents[2]
-MODULES = (crd, api_reference, chart, connector_v0)
+MODULES = (crd, api_reference, chart, connector_v0, connector_metrics)
 
 
 def stale_files(root: Path) -> dict[Path, str]:

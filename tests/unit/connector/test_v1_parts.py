@@ -1,5 +1,6 @@
 """The pure parts of the V1 connector: settings, the ring of slots, and how long a request waits."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -7,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from mooncake_store_connector.problems import ConfigError
 from mooncake_store_connector.v1.budget import Pace
+from mooncake_store_connector.v1.families import FAMILIES, family_of
 from mooncake_store_connector.v1.ring import Ring
 from mooncake_store_connector.v1.settings import read_settings
 from mooncake_store_connector.weights import fingerprint_weights
@@ -79,3 +81,13 @@ def test_other_weights_have_another_fingerprint(tmp_path: Path) -> None:
     file.write_bytes(content)
     assert fingerprint_weights(tmp_path) != first
     assert fingerprint_weights(tmp_path / "none") == ""
+
+
+def test_every_count_of_the_code_has_a_metric() -> None:
+    source = Path(__file__).parents[3] / "connector" / "src" / "mooncake_store_connector"
+    code = "".join(file.read_text() for part in ("agent", "v1") for file in (source / part).glob("*.py"))
+    counted = set(re.findall(r'(?:counters\.add|_count)\(f?"([a-z_]+)', code))
+    assert len(counted) > 15
+    assert [name for name in sorted(counted) if family_of(name) is None] == []
+    assert family_of("misses_integrity_checksum") == ("misses", ["integrity_checksum"])
+    assert {metric for metric, _ in FAMILIES.values()} >= {"drops", "misses", "loaded_tokens"}
