@@ -74,10 +74,10 @@ class StoreLink:
     def _join(self) -> None:
         try:
             client = self._open(self._config)
-        except StoreUnavailable as error:
+        except Exception as error:
             with self._lock:
                 self._outage.failed(time.monotonic())
-            self._tell(str(error))
+            self._tell(str(error), error)
             return
         with self._lock:
             if not self._is_closed:
@@ -89,7 +89,8 @@ class StoreLink:
             return
         logger.info("Joined the Mooncake store at %s", self._config.master)
 
-    def _tell(self, text: str) -> None:
+    def _tell(self, text: str, error: Exception) -> None:
         if text != self._told:
-            logger.warning("Going on without a Mooncake store, until it can be joined: %s", text)
+            unexpected = None if isinstance(error, StoreUnavailable) else error
+            logger.warning("Going on without a Mooncake store, until it can be joined: %s", text, exc_info=unexpected)
             self._told = text
