@@ -84,17 +84,16 @@ class MooncakeStore:
 
     def has_all(self, *keys: str) -> bool:
         """Whether all these keys are there. False when the store does not tell."""
-        client = self._link.client()
-        return client is not None and self._call(len(keys), client.batch_is_exist, list(keys)) == [1] * len(keys)
+        with self._lock:
+            client = self._link.client()
+            return client is not None and self._call(len(keys), client.batch_is_exist, list(keys)) == [1] * len(keys)
 
     def write(self, values: Mapping[str, Outgoing]) -> bool:
         """Store several values in one go. Whether the store has all of them now."""
         sizes = {key: value.layout.size for key, value in values.items()}
-        client = self._link.client()
-        codes = [_NO_CODE] * len(values)
-        if client is not None:
-            with self._lock:
-                codes = self._write(client, values)
+        with self._lock:
+            client = self._link.client()
+            codes = self._write(client, values) if client is not None else [_NO_CODE] * len(values)
         failed = {key: code for key, code in zip(values, codes, strict=True) if code != 0}
         self.counters.add(Count.PUT_VALUES, len(values) - len(failed))
         self.counters.add(Count.PUT_BYTES, sum(size for key, size in sizes.items() if key not in failed))
@@ -109,11 +108,11 @@ class MooncakeStore:
         `lead` bytes are left before it, so that what follows its header is aligned. A value that is not whole is taken
         out of the store, so that the next put of its key replaces it.
         """
-        client = self._link.client()
-        if client is None:
-            self.counters.add(Count.GET_FAILURES)
-            return None
         with self._lock:
+            client = self._link.client()
+            if client is None:
+                self.counters.add(Count.GET_FAILURES)
+                return None
             memory = self._fetch(client, key, lead)
             if memory is None:
                 return None
