@@ -48,6 +48,10 @@ verify: setup ## Format, lint, types, layers, generated files: what CI asks of e
 	.venv/bin/lint-imports
 	$(HACK) generate --check
 
+.PHONY: bench-connector
+bench-connector: setup ## Time the connector beside others', arms interleaved; ratios go to benchmarks/results
+	PYTHONPATH=tests $(PY) benchmarks/v0.py $(ARGS)
+
 ##@ Develop
 
 .PHONY: setup

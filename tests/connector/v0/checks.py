@@ -16,13 +16,13 @@ from typing import Any
 import torch
 from mooncake_store_connector.client import ClientConfig, StoreUnavailable
 from mooncake_store_connector.codes import Outcome
+from mooncake_store_connector.probe import why_silent
 from mooncake_store_connector.v0 import IntermediateTensors, KVConnectorBase, MooncakeStoreConnector, install
 from mooncake_store_connector.v0.blobs import BadBlobError
 from mooncake_store_connector.v0.foreign import ForeignStore
 from mooncake_store_connector.v0.intermediate import is_intermediate, make_intermediate
 from mooncake_store_connector.v0.kv_helper import ModelAwareKVHelper
 from mooncake_store_connector.v0.link import StoreLink
-from mooncake_store_connector.v0.probe import why_silent
 from mooncake_store_connector.v0.staging import Staging, StagingError
 from mooncake_store_connector.v0.states import join_states
 from mooncake_store_connector.v0.store import MooncakeStore, choose_device

@@ -19,10 +19,11 @@ from typing import Any, Final
 
 from mooncake_store_connector.addresses import split_host_port
 from mooncake_store_connector.agent.arena import Arena
-from mooncake_store_connector.client import ClientConfig, StoreUnavailable, open_client, read_config, why_unreachable
+from mooncake_store_connector.client import ClientConfig, StoreUnavailable, read_config, why_unreachable
 from mooncake_store_connector.codes import Outcome, judge
 from mooncake_store_connector.counters import Counters
 from mooncake_store_connector.outage import Outage
+from mooncake_store_connector.probe import open_answering
 from mooncake_store_connector.problems import ConfigError
 
 logger = logging.getLogger("mooncake_store_connector")
@@ -66,7 +67,7 @@ class StoreLink:
         self._is_usable = False
         self._why = "the store has not been joined yet"
         self._lock = threading.Lock()
-        self._deadlines: dict[int, float] = {}
+        self._deadlines: dict[int, tuple[float, str]] = {}
         self._busy: Counter[int] = Counter()
         self._serial = 0
         self._wake = threading.Event()
@@ -115,7 +116,8 @@ class StoreLink:
                 raise StoreDownError(self._why)
             self._serial += 1
             serial = self._serial
-            self._deadlines[serial] = time.monotonic() + _METADATA_SECONDS + size / _SLOWEST_BYTES_PER_SECOND
+            allowed = _METADATA_SECONDS + size / _SLOWEST_BYTES_PER_SECOND
+            self._deadlines[serial] = (time.monotonic() + allowed, f"{operation} took over {allowed:.1f} s")
             self._busy[id(client)] += 1
         try:
             result = getattr(client, operation)(*arguments)
@@ -132,12 +134,13 @@ class StoreLink:
         return result
 
     def watch(self) -> None:
-        """Cut the link if a call takes too long. To be called often."""
+        """Cut the link if a call takes too long; each call cuts it once. To be called often."""
         now = time.monotonic()
         with self._lock:
-            is_late = any(deadline < now for deadline in self._deadlines.values())
-        if is_late and self._is_usable:
-            self.cut("a call takes too long")
+            late = [serial for serial, (deadline, _) in self._deadlines.items() if deadline < now]
+            told = [self._deadlines.pop(serial)[1] for serial in late]
+        if told and self._is_usable:
+            self.cut(told[0])
 
     def cut(self, why: str) -> None:
         """Stop using the store until it answers again."""
@@ -214,7 +217,7 @@ class StoreLink:
             local_buffer_size=min(target.config.local_buffer_size, _CLIENT_BUFFER),
         )
         try:
-            client = open_client(config)
+            client = open_answering(config)
         except StoreUnavailable as error:
             self._told(str(error))
             self._outage.failed(time.monotonic())

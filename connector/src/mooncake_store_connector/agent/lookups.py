@@ -10,6 +10,7 @@ from typing import Final
 from mooncake_store_connector.agent.link import StoreDownError, StoreLink
 from mooncake_store_connector.agent.objects import BadKeys, Names
 from mooncake_store_connector.agent.search import Search
+from mooncake_store_connector.agent.threads import give_way
 from mooncake_store_connector.counters import Counters
 
 logger = logging.getLogger("mooncake_store_connector")
@@ -63,6 +64,7 @@ class Lookups:
             self._ready.notify()
 
     def _run(self) -> None:
+        give_way()
         while True:
             due = self._wait_for_due()
             try:

@@ -15,6 +15,7 @@ from typing import Any, Final
 from mooncake_store_connector.agent.arena import Arena
 from mooncake_store_connector.agent.link import StoreDownError, StoreLink
 from mooncake_store_connector.agent.objects import BadKeys
+from mooncake_store_connector.agent.threads import give_way
 from mooncake_store_connector.codes import Outcome, judge
 from mooncake_store_connector.counters import Counters
 from mooncake_store_connector.frames import TRAILER, seal
@@ -73,6 +74,7 @@ class Saver:
         return len(self._jobs)
 
     def _run(self) -> None:
+        give_way()
         while True:
             with self._ready:
                 while not self._jobs:

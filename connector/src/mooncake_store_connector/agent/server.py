@@ -28,6 +28,7 @@ from mooncake_store_connector.agent.lookups import Lookup, Lookups
 from mooncake_store_connector.agent.objects import BadKeys, Names
 from mooncake_store_connector.agent.saving import Job, Piece, Saver
 from mooncake_store_connector.agent.search import Place, Search
+from mooncake_store_connector.agent.threads import give_way
 from mooncake_store_connector.counters import Counters
 from mooncake_store_connector.groups import Group, Shape
 
@@ -249,7 +250,7 @@ class Server:
             Lookups(link, names, self._bad, self._counters, lambda found: self._post(partial(self._looked_up, found))),
             Loader(link, names, arenas, [one.payloads for one in hellos], self._bad, self._counters),
             Saver(link, self._bad, self._counters, lambda rank, count: self._post(partial(self._saved, rank, count))),
-            ThreadPoolExecutor(_LOAD_THREADS, thread_name_prefix="store-load"),
+            ThreadPoolExecutor(_LOAD_THREADS, thread_name_prefix="store-load", initializer=give_way),
         )
         link.start()
         engine.lookups.start()

@@ -12,7 +12,7 @@ from typing import Any, Final
 from mooncake_store_connector.client import ClientConfig, StoreUnavailable
 from mooncake_store_connector.codes import Outcome
 from mooncake_store_connector.outage import Outage
-from mooncake_store_connector.v0.probe import open_answering
+from mooncake_store_connector.probe import open_answering
 
 logger = logging.getLogger("vllm.mooncake_store_connector.v0")
 

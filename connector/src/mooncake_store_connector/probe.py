@@ -1,4 +1,4 @@
-"""Joins a store only after a process beside has joined it: `python -m mooncake_store_connector.v0.probe CONFIG`.
+"""Joins a store only after a process beside has joined it: `python -m mooncake_store_connector.probe CONFIG`.
 
 Mooncake's `setup` keeps Python's lock until it is done, so that no other thread of an engine runs meanwhile. With a
 master that accepts connections and then says nothing it takes 40 s. The process beside can be ended before.
@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from mooncake_store_connector.client import ClientConfig, StoreUnavailable, open_client
 
-logger = logging.getLogger("vllm.mooncake_store_connector.v0")
+logger = logging.getLogger("vllm.mooncake_store_connector")
 
 # A healthy store takes a tenth of a second, and a busy machine a few.
 _LIMIT_SECONDS: Final = 10.0
@@ -31,7 +31,7 @@ def open_answering(config: ClientConfig) -> Any:
 
 def why_silent(config: ClientConfig, limit_seconds: float = _LIMIT_SECONDS) -> str:
     """Why a store cannot be joined; an empty text if it can, or if that cannot be told."""
-    command = [sys.executable, "-m", "mooncake_store_connector.v0.probe", json.dumps(dataclasses.asdict(config))]
+    command = [sys.executable, "-m", "mooncake_store_connector.probe", json.dumps(dataclasses.asdict(config))]
     try:
         ran = subprocess.run(  # noqa: S603 - this module
             command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=limit_seconds, check=False
