@@ -18,7 +18,6 @@ from demo.kubectl import wait_until
 from e2e.prompts import token_prompts, whole_block_tokens
 from e2e.stack import BLOCK, MODEL, Served, example, plain_server, serve
 
-pytestmark = pytest.mark.long
 NAMESPACE = "e2e-equal"
 MAX_TOKENS = 32
 
