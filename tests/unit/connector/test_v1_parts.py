@@ -1,7 +1,9 @@
 """The pure parts of the V1 connector: settings, the ring of slots, and how long a request waits."""
 
 import re
+import time
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 from hypothesis import given
@@ -11,6 +13,7 @@ from mooncake_store_connector.v1.budget import Pace
 from mooncake_store_connector.v1.families import FAMILIES, family_of
 from mooncake_store_connector.v1.ring import Ring
 from mooncake_store_connector.v1.settings import read_settings
+from mooncake_store_connector.v1.spinning import rest_instead_of_spinning
 from mooncake_store_connector.weights import fingerprint_weights
 
 
@@ -91,3 +94,14 @@ def test_every_count_of_the_code_has_a_metric() -> None:
     assert [name for name in sorted(counted) if family_of(name) is None] == []
     assert family_of("misses_integrity_checksum") == ("misses", ["integrity_checksum"])
     assert {metric for metric, _ in FAMILIES.values()} >= {"drops", "misses", "loaded_tokens"}
+
+
+def test_workers_on_cpus_rest_where_they_would_spin() -> None:
+    queue = ModuleType("shm_broadcast")
+    assert not rest_instead_of_spinning(queue)
+    queue.sched_yield = lambda: None  # type: ignore[attr-defined]
+    assert rest_instead_of_spinning(queue)
+    used = time.process_time()
+    for _ in range(100):
+        queue.sched_yield()
+    assert time.process_time() - used < 100 * 0.0001, "it sleeps"

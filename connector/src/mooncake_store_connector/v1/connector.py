@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import vllm.envs
 from vllm import __version__ as vllm_version
+from vllm.distributed.device_communicators import shm_broadcast
 from vllm.distributed.kv_transfer.kv_connector.v1.base import (
     KVConnectorBase_V1,
     KVConnectorMetadata,
@@ -24,6 +25,7 @@ from mooncake_store_connector.v1.model import describe_groups, shape_of, why_off
 from mooncake_store_connector.v1.plans import StepPlan
 from mooncake_store_connector.v1.scheduler import StoreScheduler
 from mooncake_store_connector.v1.settings import read_settings
+from mooncake_store_connector.v1.spinning import rest_instead_of_spinning
 from mooncake_store_connector.v1.stats import StorePromMetrics, StoreStats
 from mooncake_store_connector.v1.worker import Rank, StoreWorker
 
@@ -138,6 +140,8 @@ class MooncakeStoreConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[m
         except UnfitLayoutError as error:
             logger.warning("This engine shares no KV: %s", error)
             return
+        if all(row.device.type == "cpu" for layout in layouts for row in layout.rows):
+            rest_instead_of_spinning(shm_broadcast)
         payloads = [layout.payload for layout in layouts]
         namespace, facts = self._namespace(kv_caches, payloads)
         self._worker = StoreWorker(
