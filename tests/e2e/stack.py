@@ -15,15 +15,18 @@ READY_TIMEOUT = 900
 
 
 def example(
-    name: str, *, dtype: str = "bfloat16", decode_env: dict[str, str] | None = None, segment: str | None = None
+    name: str,
+    *,
+    dtype: str = "bfloat16",
+    decode_env: dict[str, str] | None = None,
+    store: dict[str, str] | None = None,
 ) -> Manifest:
-    """examples/smollm.yaml under another name and dtype, with segments of another size if one is given."""
+    """examples/smollm.yaml under another name and dtype; `store` changes its `spec.kvStore`."""
     resource: Manifest = yaml.safe_load((ROOT / "examples" / "smollm.yaml").read_text())
     resource["metadata"]["name"] = name
     args = resource["spec"]["engine"]["args"]
     args[args.index("--dtype") + 1] = dtype
-    if segment:
-        resource["spec"]["kvStore"]["segmentSize"] = segment
+    resource["spec"]["kvStore"] |= store or {}
     if decode_env:
         resource["spec"]["decode"]["env"] = [{"name": k, "value": v} for k, v in decode_env.items()]
     return resource

@@ -76,7 +76,8 @@ def wrong_answers(plain: list[Generation], split: list[Generation], *, ties_allo
 DTYPES = ["float32", "bfloat16"]
 CONCURRENCIES = [1, 8]
 # Two segments of this size hold all prompts of one set in float32 (3.5 GB), so that nothing is evicted on the way.
-SEGMENT = "2560Mi"
+# Blocks go through the local buffer, half of it each way: eight prompts of 3000 tokens are 1.1 GB.
+STORE = {"segmentSize": "2560Mi", "localBufferSize": "2Gi"}
 
 
 @pytest.fixture(scope="module", params=DTYPES)
@@ -100,7 +101,7 @@ def oracles(cluster: Cluster, dtype: str, full_counts: bool) -> dict[int, Oracle
 def split(cluster: Cluster, oracles: dict[int, Oracle], dtype: str) -> Iterator[Served]:
     # The switch to vLLM's development endpoints lets the test empty decode's local cache.
     dev_mode = {"VLLM_SERVER_DEV_MODE": "1"}
-    resource = example(f"equal-{dtype}", dtype=dtype, decode_env=dev_mode, segment=SEGMENT)
+    resource = example(f"equal-{dtype}", dtype=dtype, decode_env=dev_mode, store=STORE)
     with serve(cluster, NAMESPACE, resource) as served:
         yield served
 
