@@ -85,7 +85,7 @@ def test_a_label_on_the_resource_rolls_nothing(served: Served) -> None:
 
 def test_an_operator_restart_and_upgrade_roll_nothing(served: Served, cluster: Cluster) -> None:
     before = served.pod_names("prefill") | served.pod_names("decode")
-    cluster.install_operator("--set-string", "podAnnotations.upgrade=1", "--set", "resyncSeconds=30")
+    cluster.install_operator("--set-string", "podAnnotations.upgrade=1")
     time.sleep(15)
     served.wait_for("Ready", "True")
     assert served.pod_names("prefill") | served.pod_names("decode") == before
