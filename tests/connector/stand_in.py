@@ -53,6 +53,7 @@ class StandIn:
             )
         self.log = log
         self.states: dict[str, m.State] = {}
+        self.cuts = 0
         self.heard: dict[str, Heard] = {}
         self.saved: dict[str, int] = dict.fromkeys(ranks, 0)
         self.totals: dict[str, float] = {}
@@ -96,6 +97,7 @@ class StandIn:
             match message:
                 case m.State():
                     self.states["scheduler"] = message
+                    self.cuts += not message.is_usable
                 case m.Stored(request, tokens):
                     self.heard.setdefault(request, Heard()).stored = tokens
                 case m.Ready(request, tokens):
@@ -166,8 +168,9 @@ class StandIn:
 
     def reset(self) -> None:
         """Use nothing that was stored so far."""
+        before = self.cuts
         self.scheduler.send(m.Reset())
-        self.wait_usable(False)
+        self.wait("the store to be cut", lambda: self.poll() or self.cuts > before)
 
     def stop(self) -> None:
         """As an engine that ends."""

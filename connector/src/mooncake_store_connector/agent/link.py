@@ -158,8 +158,9 @@ class StoreLink:
 
     def reset(self) -> None:
         """From now on use nothing that was stored before. The new epoch is made known in the background."""
-        self.cut("the cache is being reset")
+        # First the wish: the link must not be opened again in the old epoch.
         self._reset_wanted = True
+        self.cut("the cache is being reset")
         self._wake.set()
 
     # -- joining ------------------------------------------------------------------------------------------------------
@@ -308,6 +309,8 @@ class StoreLink:
 
     def _open(self) -> None:
         with self._lock:
+            if self._reset_wanted:
+                return
             self._outage.answered()
             self._is_usable, self._why = True, ""
         logger.info("Sharing KV through the store at %s", self._target.config.master if self._target else "?")
