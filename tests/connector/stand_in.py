@@ -170,7 +170,7 @@ class StandIn:
         """Use nothing that was stored so far."""
         before = self.cuts
         self.scheduler.send(m.Reset())
-        self.wait("the store to be cut", lambda: self.poll() or self.cuts > before)
+        self.wait("the store to be cut", lambda: self.cuts > before)
 
     def stop(self) -> None:
         """As an engine that ends."""
