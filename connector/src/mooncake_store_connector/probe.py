@@ -12,7 +12,7 @@ import subprocess
 import sys
 from typing import Any, Final
 
-from mooncake_store_connector.client import ClientConfig, StoreUnavailable, open_client
+from mooncake_store_connector.client import ClientConfig, StoreUnavailable, open_client, why_unreachable
 
 logger = logging.getLogger("vllm.mooncake_store_connector")
 
@@ -24,7 +24,8 @@ _UNAVAILABLE: Final = 3
 
 def open_answering(config: ClientConfig) -> Any:
     """A client that has joined. Raises StoreUnavailable, soon also when the master does not answer."""
-    if reason := why_silent(config):
+    # A closed port is told without a process.
+    if reason := why_unreachable(config.master) or why_silent(config):
         raise StoreUnavailable(reason)
     return open_client(config)
 

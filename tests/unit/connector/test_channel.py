@@ -82,7 +82,7 @@ def test_memory_is_handed_over() -> None:
     accepted, _ = listener.accept()
     assert is_ours(accepted)
     arena, descriptor = Arena.create(4096, 4)
-    hello = m.HelloWorker("ns", {}, "tp0pp0", 1, 4096, 4, 2, [64], [(16, 0)], 16, 16)
+    hello = m.HelloWorker("ns", "tp0pp0", 1, 4096, 4, 2, [64], [(16, 0)], 16, 16)
     channel.send(hello, descriptor)
     os.close(descriptor)
     [(message, received)] = Channel(accepted).receive_with_descriptors()

@@ -7,6 +7,7 @@ from types import ModuleType
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from mooncake_store_connector.counters import Counters
 from mooncake_store_connector.problems import ConfigError
 from mooncake_store_connector.v1.budget import Pace
 from mooncake_store_connector.v1.families import FAMILIES, family_of
@@ -105,3 +106,14 @@ def test_workers_on_cpus_rest_where_they_would_spin(monkeypatch: pytest.MonkeyPa
     queue.sched_yield()
     assert len(rests) == 1
     assert rests[0] > 0
+
+
+def test_what_was_counted_is_taken_once() -> None:
+    counters = Counters()
+    counters.add("a", 2)
+    counters.add("b", 0.5)
+    assert counters.take() == {"a": 2, "b": 0.5}
+    counters.add("b")
+    assert counters.take() == {"b": 1}
+    assert counters.take() == {}
+    assert counters.snapshot() == {"a": 2, "b": 1.5}

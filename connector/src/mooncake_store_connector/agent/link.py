@@ -19,7 +19,7 @@ from typing import Any, Final
 
 from mooncake_store_connector.addresses import split_host_port
 from mooncake_store_connector.agent.arena import Arena
-from mooncake_store_connector.client import ClientConfig, StoreUnavailable, read_config, why_unreachable
+from mooncake_store_connector.client import ClientConfig, StoreUnavailable, read_config
 from mooncake_store_connector.codes import Outcome, judge
 from mooncake_store_connector.counters import Counters
 from mooncake_store_connector.outage import Outage
@@ -206,10 +206,6 @@ class StoreLink:
         """Build a client beside the one that we have, and let it take its place."""
         target = self._resolve()
         if target is None:
-            return None
-        if reason := why_unreachable(target.config.master):
-            self._told(reason)
-            self._outage.failed(time.monotonic())
             return None
         ranks = max(1, len(self._arenas))
         config = replace(

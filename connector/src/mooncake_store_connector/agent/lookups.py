@@ -9,7 +9,7 @@ from typing import Final
 
 from mooncake_store_connector.agent.link import StoreDownError, StoreLink
 from mooncake_store_connector.agent.objects import BadKeys, Names
-from mooncake_store_connector.agent.search import Search
+from mooncake_store_connector.agent.search import Place, Search
 from mooncake_store_connector.agent.threads import give_way
 from mooncake_store_connector.counters import Counters
 
@@ -94,27 +94,26 @@ class Lookups:
             if lookup.search.is_waiting and now >= lookup.promise_until:
                 self._counters.add("promises_broken")
                 lookup.search.give_up()
-        questions = [(lookup, place) for lookup in due for place in lookup.search.wanted()]
-        keys = {
-            (id(lookup), place): [
-                self._names.key(lookup.epoch, rank, place[0], lookup.hashes[self._index(lookup, place)])
-                for rank in self._names.ranks
-            ]
-            for lookup, place in questions
-        }
-        distinct = list(dict.fromkeys(key for several in keys.values() for key in several))
+        questions = [(lookup, self._keys(lookup)) for lookup in due]
+        distinct = list(dict.fromkeys(key for _, keys in questions for several in keys.values() for key in several))
         there: set[str] = set()
         if distinct:
             codes = self._link.call("batch_is_exist", distinct)
             there = {key for key, code in zip(distinct, codes, strict=True) if code == 1 and not self._bad.has(key)}
-        for lookup in due:
-            answers = {place: there.issuperset(keys[id(lookup), place]) for place in lookup.search.wanted()}
-            if answers:
-                lookup.search.learn(answers)
+        for lookup, keys in questions:
+            if keys:
+                lookup.search.learn({place: there.issuperset(several) for place, several in keys.items()})
 
-    @staticmethod
-    def _index(lookup: Lookup, place: tuple[int, int]) -> int:
-        return lookup.search.shape.hash_index(*place)
+    def _keys(self, lookup: Lookup) -> dict[Place, list[str]]:
+        """What a search wants to know next, as keys of every rank."""
+        search = lookup.search
+        return {
+            (group, block): [
+                self._names.key(lookup.epoch, rank, group, lookup.hashes[search.shape.hash_index(group, block)])
+                for rank in self._names.ranks
+            ]
+            for group, block in search.wanted()
+        }
 
     def _fail(self, due: list[Lookup]) -> None:
         for lookup in due:

@@ -73,7 +73,6 @@ class HelloWorker(_Message, frozen=True):
     """
 
     namespace: str
-    descriptor: dict[str, str]
     rank: str
     ranks: int
     slot_size: int

@@ -53,6 +53,8 @@ class _Request:
     computed: int | None = None
     found: int | None = None
     lookup: Lookup | None = None
+    goal: int = 0
+    places: list[Place] = field(default_factory=list)
     load: Load | None = None
     is_loaded: bool = False
     held: list[int] = field(default_factory=list)
@@ -314,16 +316,22 @@ class Server:
         if engine is None or request.found <= computed:
             self._send(self._scheduler, m.Ready(name, min(request.found, computed)))
             return
-        tokens = self._fitting(engine.shape, request.found, computed)
-        places = engine.shape.needed(tokens, computed)
-        if len(places) > len(self._free):
+        request.goal = self._fitting(engine.shape, request.found, computed)
+        request.places = engine.shape.needed(request.goal, computed)
+        if not self._start_load(name, request, engine):
             # Others have the slots now: it has its turn when they are done, unless its request has had enough of it.
             self._queue.append(name)
-            return
-        request.held = [self._free.pop(0) for _ in places]
-        hashes = [request.hashes[engine.shape.hash_index(*place)] for place in places]
-        request.load = Load(name, places, hashes, list(request.held), engine.link.epoch)
-        engine.pool.submit(self._run_load, engine, request.load, tokens)
+
+    def _start_load(self, name: str, request: _Request, engine: _Engine) -> bool:
+        """Start a planned load if there are slots for it."""
+        count = len(request.places)
+        if count > len(self._free):
+            return False
+        request.held, self._free = self._free[:count], self._free[count:]
+        hashes = [request.hashes[engine.shape.hash_index(*place)] for place in request.places]
+        request.load = Load(name, request.places, hashes, request.held, engine.link.epoch)
+        engine.pool.submit(self._run_load, engine, request.load, request.goal)
+        return True
 
     def _fitting(self, shape: Shape, tokens: int, computed: int) -> int:
         """The longest prefix whose blocks fit into host memory at all."""
@@ -400,14 +408,13 @@ class Server:
         self._load_queued()
 
     def _load_queued(self) -> None:
-        """Give free slots to whoever waits for them, in order; once around, since those without enough wait on."""
-        for _ in range(len(self._queue)):
-            name = self._queue.popleft()
-            if name in self._requests:
-                self._load(name)
-                if self._queue and self._queue[-1] == name:
-                    self._queue.rotate(1)
-                    return
+        """Give free slots to whoever waits for them, in order."""
+        while self._queue and self._engine is not None:
+            name = self._queue[0]
+            request = self._requests.get(name)
+            if request is not None and not self._start_load(name, request, self._engine):
+                return
+            self._queue.popleft()
 
     # -- saves and the rest -------------------------------------------------------------------------------------------
 

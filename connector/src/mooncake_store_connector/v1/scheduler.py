@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from mooncake_store_connector.agent import messages as m
 from mooncake_store_connector.agent.channel import Channel, ChannelClosedError
+from mooncake_store_connector.counters import Counters
 from mooncake_store_connector.groups import Shape
 from mooncake_store_connector.handoff import Hint, build_hint, build_params, is_asked_for, read_hint, tokens_to_wait_for
 from mooncake_store_connector.v1.budget import Pace
@@ -69,8 +70,8 @@ class StoreScheduler:
         self._prompts: dict[str, _Prompt] = {}
         self._saving: dict[str, _Saving] = {}
         self._loads: list[LoadPlan] = []
-        self._totals: Mapping[str, float] = {}
-        self._counted: dict[str, float] = {}
+        self._counters = Counters()
+        self._agent_totals: Mapping[str, float] = {}
         self._told_mismatch = False
         self._heard_at = 0.0
         self._is_silent = False
@@ -115,7 +116,7 @@ class StoreScheduler:
         if prompt.ready is not None:
             return self._offer(prompt, computed, now)
         if now >= prompt.deadline:
-            self._count("waits_over_budget")
+            self._counters.add("waits_over_budget")
             # An agent that says nothing at all hangs: nobody else shall wait for it.
             self._is_silent = self._heard_at < prompt.asked_at
             self._drop(request.request_id)
@@ -161,7 +162,7 @@ class StoreScheduler:
         name = prompt.request.request_id
         if (saving := self._saving.get(name)) is not None:
             saving.stored = max(saving.stored, tokens)
-        self._count("loaded_tokens", tokens - prompt.offered_at)
+        self._counters.add("loaded_tokens", tokens - prompt.offered_at)
         del self._prompts[name]
         self._send(m.HandOver(name))
 
@@ -193,9 +194,7 @@ class StoreScheduler:
 
     def take_counts(self) -> dict[str, float]:
         """What was counted since the last call, by the agent and here."""
-        grown = {name: total - self._counted.get(name, 0.0) for name, total in self._totals.items()}
-        self._counted = dict(self._totals)
-        return {name: amount for name, amount in grown.items() if amount > 0}
+        return self._counters.take()
 
     def close(self) -> None:
         """End the connection."""
@@ -330,7 +329,7 @@ class StoreScheduler:
             channel.close()
             self._channel = None
             self._prompts.clear()
-            self._totals, self._counted = {}, {}
+            self._agent_totals = {}
             self._set_state(m.State(is_usable=False, why=f"the agent is gone: {error}", namespace="", agent=""))
             return None
 
@@ -348,7 +347,9 @@ class StoreScheduler:
                 if (prompt := self._prompts.get(request)) is not None:
                     prompt.ready, prompt.ready_since = tokens, time.monotonic()
             case m.Totals(sums):
-                self._totals = {**self._totals, **sums}
+                for name, total in sums.items():
+                    self._counters.add(name, total - self._agent_totals.get(name, 0.0))
+                self._agent_totals = sums
 
     def _set_state(self, state: m.State) -> None:
         was = self._state
@@ -360,6 +361,3 @@ class StoreScheduler:
             logger.info("KV is shared in the namespace %s", state.namespace)
         elif was.is_usable:
             logger.warning("Serving without shared KV: %s", state.why)
-
-    def _count(self, name: str, amount: float = 1) -> None:
-        self._totals = {**self._totals, name: self._totals.get(name, 0.0) + amount}

@@ -17,6 +17,7 @@ from mooncake_store_connector.agent import messages as m
 from mooncake_store_connector.agent.arena import Arena, slot_size_for
 from mooncake_store_connector.agent.channel import Channel, ChannelClosedError
 from mooncake_store_connector.agent.launch import AgentProcess
+from mooncake_store_connector.counters import Counters
 from mooncake_store_connector.frames import TRAILER
 from mooncake_store_connector.groups import Shape
 from mooncake_store_connector.v1.copies import Copies, copies_for
@@ -67,7 +68,6 @@ class StoreWorker:
     ) -> None:
         """`arena_bytes` bounds the memory shared with the agent; `role` is vLLM's kv_role."""
         self._agent = agent
-        self._rank = rank
         self._layouts = layouts
         self._settings = settings
         self._slot_size = slot_size_for(max(layout.payload for layout in layouts), TRAILER)
@@ -77,7 +77,6 @@ class StoreWorker:
         self._save_slots = shares.get(role, self._slots // 2)
         self._hello = m.HelloWorker(
             namespace,
-            {},
             rank.name,
             rank.count,
             self._slot_size,
@@ -97,8 +96,7 @@ class StoreWorker:
         self._is_usable = False
         self._is_stuck = False
         self._patience = 0.0
-        self._counts: dict[str, float] = {}
-        self._lock = threading.Lock()
+        self._counters = Counters()
         self._closed = threading.Event()
         threading.Thread(target=self._keep_connected, name="store-agent-keeper", daemon=True).start()
 
@@ -143,8 +141,7 @@ class StoreWorker:
 
     def take_counts(self) -> dict[str, float]:
         """What was counted since the last call."""
-        counts, self._counts = self._counts, {}
-        return counts
+        return self._counters.take()
 
     def close(self) -> None:
         """Leave the agent, and end it if it is ours."""
@@ -179,7 +176,7 @@ class StoreWorker:
                 self._say(m.Save(first, [group] * taken, plan.hashes[done : done + taken]))
                 done += taken
             elif not self._wait_for_room():
-                self._count("drops_no_room", len(plan.blocks) - done)
+                self._counters.add("drops_no_room", len(plan.blocks) - done)
                 return
 
     def _wait_for_room(self) -> bool:
@@ -194,11 +191,8 @@ class StoreWorker:
             self.poll()
         waited = time.monotonic() - started
         self._patience -= waited
-        self._count("save_wait_seconds", waited)
+        self._counters.add("save_wait_seconds", waited)
         return self._connection is not None and self._connection.ring.free > 0
-
-    def _count(self, name: str, amount: float) -> None:
-        self._counts[name] = self._counts.get(name, 0.0) + amount
 
     # -- the agent ----------------------------------------------------------------------------------------------------
 
@@ -233,16 +227,14 @@ class StoreWorker:
             return
         finally:
             os.close(descriptor)
-        connection = _Connection(channel, arena, copies_for(self._layouts, arena), Ring(self._save_slots))
-        with self._lock:
-            self._connection = connection
+        self._connection = _Connection(channel, arena, copies_for(self._layouts, arena), Ring(self._save_slots))
 
     def _lose(self) -> None:
-        with self._lock:
-            if self._connection is not None:
-                self._connection.channel.close()
-                self._former, self._former_id = self._connection, self._agent_id
-            self._connection = None
-            self._is_usable = False
-            self._agent_id = ""
+        if self._connection is not None:
+            self._connection.channel.close()
+            self._former, self._former_id = self._connection, self._agent_id
+        self._is_usable = False
+        self._agent_id = ""
+        # Last: from here on the keeper may put a new one there.
+        self._connection = None
         logger.warning("The store agent is gone; serving without it until it is back")
