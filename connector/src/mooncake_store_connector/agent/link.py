@@ -19,6 +19,7 @@ from typing import Any, Final
 
 from mooncake_store_connector.addresses import split_host_port
 from mooncake_store_connector.agent.arena import Arena
+from mooncake_store_connector.agent.threads import starved_seconds
 from mooncake_store_connector.client import ClientConfig, StoreUnavailable, read_config
 from mooncake_store_connector.codes import Outcome, judge
 from mooncake_store_connector.counters import Counters
@@ -31,8 +32,11 @@ logger = logging.getLogger("mooncake_store_connector")
 _HEALTHY_PAUSE: Final = 1.0
 _CLOSE_SECONDS: Final = 2.0
 _IDLE_SECONDS: Final = 120.0
-_METADATA_SECONDS: Final = 1.0
+# Longer than MC_RPC_TIMEOUT_MS of our client: a master that hangs is told by its own error, and a busy one is left.
+_METADATA_SECONDS: Final = 2.5
 _SLOWEST_BYTES_PER_SECOND: Final = 30e6
+# A call whose thread had no core for part of the time gets that time back, up to so many times what is allowed.
+_PATIENCE: Final = 5.0
 _CLIENT_BUFFER: Final = 16 * 2**20
 _PROBE_KEY: Final = "mooncake-store-connector-probe"
 
@@ -47,6 +51,24 @@ class _Target:
 
     config: ClientConfig
     addresses: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class _Call:
+    """A call under way. Times are a monotonic clock's seconds."""
+
+    operation: str
+    started: float
+    allowed: float
+    thread: int
+    starved: float
+
+    def is_late(self, now: float) -> bool:
+        """Whether the store took too long, and not this machine, which had no core for the calling thread."""
+        taken = now - self.started
+        if taken <= self.allowed or taken > _PATIENCE * self.allowed:
+            return taken > self.allowed
+        return taken - (starved_seconds(self.thread) - self.starved) > self.allowed
 
 
 class StoreLink:
@@ -67,7 +89,7 @@ class StoreLink:
         self._is_usable = False
         self._why = "the store has not been joined yet"
         self._lock = threading.Lock()
-        self._deadlines: dict[int, tuple[float, str]] = {}
+        self._calls: dict[int, _Call] = {}
         self._busy: Counter[int] = Counter()
         self._serial = 0
         self._wake = threading.Event()
@@ -111,13 +133,15 @@ class StoreLink:
         return self._timed(client, operation, *arguments, size=size)
 
     def _timed(self, client: Any, operation: str, *arguments: Any, size: int = 0) -> Any:
+        thread = threading.get_native_id()
+        allowed = _METADATA_SECONDS + size / _SLOWEST_BYTES_PER_SECOND
+        one = _Call(operation, time.monotonic(), allowed, thread, starved_seconds(thread))
         with self._lock:
             if client is not self._client:
                 raise StoreDownError(self._why)
             self._serial += 1
             serial = self._serial
-            allowed = _METADATA_SECONDS + size / _SLOWEST_BYTES_PER_SECOND
-            self._deadlines[serial] = (time.monotonic() + allowed, f"{operation} took over {allowed:.1f} s")
+            self._calls[serial] = one
             self._busy[id(client)] += 1
         try:
             result = getattr(client, operation)(*arguments)
@@ -126,7 +150,7 @@ class StoreLink:
             raise StoreDownError(self._why) from error
         finally:
             with self._lock:
-                self._deadlines.pop(serial, None)
+                self._calls.pop(serial, None)
                 self._busy[id(client)] -= 1
         if isinstance(result, list) and result and all(_is_unanswered(code) for code in result):
             self.cut(f"the master did not answer {operation}: code {result[0]}")
@@ -137,10 +161,10 @@ class StoreLink:
         """Cut the link if a call takes too long; each call cuts it once. To be called often."""
         now = time.monotonic()
         with self._lock:
-            late = [serial for serial, (deadline, _) in self._deadlines.items() if deadline < now]
-            told = [self._deadlines.pop(serial)[1] for serial in late]
+            late = [serial for serial, one in self._calls.items() if one.is_late(now)]
+            told = [self._calls.pop(serial) for serial in late]
         if told and self._is_usable:
-            self.cut(told[0])
+            self.cut(f"{told[0].operation} took over {told[0].allowed:.1f} s")
 
     def cut(self, why: str) -> None:
         """Stop using the store until it answers again."""
