@@ -51,6 +51,7 @@ verify: setup ## Format, lint, types, layers, generated files: what CI asks of e
 .PHONY: bench-connector
 bench-connector: setup ## Time the connector beside others', arms interleaved; ratios go to benchmarks/results
 	PYTHONPATH=tests $(PY) benchmarks/v0.py $(ARGS)
+	PYTHONPATH=tests $(PY) benchmarks/handoff.py $(ARGS)
 
 ##@ Develop
 

@@ -9,8 +9,6 @@ import argparse
 import json
 import os
 import random
-import statistics
-import subprocess
 import tempfile
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
@@ -19,9 +17,8 @@ from typing import Any, Final
 
 from connector.v0.original_environment import original_python
 from connector.v0.programs import Site, Worker, site
+from figures import RESULTS, describe_machine, read_commit, spread
 
-ROOT: Final = Path(__file__).parents[1]
-RESULTS: Final = ROOT / "benchmarks" / "results" / "v0.json"
 TOKENS: Final = 1000
 BLOCK_SIZE: Final = 16
 SEGMENT: Final = 3 << 30
@@ -38,7 +35,7 @@ def main() -> None:
     """Run, print, and write the results."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=25)
-    parser.add_argument("--output", type=Path, default=RESULTS)
+    parser.add_argument("--output", type=Path, default=RESULTS / "v0.json")
     arguments = parser.parse_args()
     load = os.getloadavg()[0]
     with tempfile.TemporaryDirectory() as folder, site(Path(folder)) as made:
@@ -104,25 +101,6 @@ def summarise(times: Mapping[str, Sequence[float]]) -> dict[str, Any]:
         "times_of_raw": spread(overhead),
         "rounds": len(speedup),
     }
-
-
-def spread(values: Sequence[float]) -> dict[str, float]:
-    """Median and quartiles."""
-    low, middle, high = statistics.quantiles(values, n=4, method="inclusive")
-    return {"median": round(middle, 3), "lower_quartile": round(low, 3), "upper_quartile": round(high, 3)}
-
-
-def describe_machine() -> str:
-    """Its processor and number of cores."""
-    lines = Path("/proc/cpuinfo").read_text().splitlines()
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return f"{names[0] if names else 'unknown processor'}, {os.cpu_count()} cores"
-
-
-def read_commit() -> str:
-    """The commit that is checked out."""
-    command = ["git", "-C", str(ROOT), "rev-parse", "--short", "HEAD"]
-    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
 
 
 if __name__ == "__main__":

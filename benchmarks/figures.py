@@ -1,0 +1,30 @@
+"""What all benchmarks say of their figures: spread, machine and commit."""
+
+import os
+import statistics
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+ROOT: Final = Path(__file__).parents[1]
+RESULTS: Final = ROOT / "benchmarks" / "results"
+
+
+def spread(values: Sequence[float]) -> dict[str, float]:
+    """Median and quartiles."""
+    low, middle, high = statistics.quantiles(values, n=4, method="inclusive")
+    return {"median": round(middle, 3), "lower_quartile": round(low, 3), "upper_quartile": round(high, 3)}
+
+
+def describe_machine() -> str:
+    """Its processor and number of cores."""
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return f"{names[0] if names else 'unknown processor'}, {os.cpu_count()} cores"
+
+
+def read_commit() -> str:
+    """The commit that is checked out."""
+    command = ["git", "-C", str(ROOT), "rev-parse", "--short", "HEAD"]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
