@@ -35,10 +35,16 @@ class Heard:
 
 
 class StandIn:
-    """One engine with its agent. `groups` are (block tokens, window or 0)."""
+    """One engine with its agent. `groups` are (block tokens, window or 0); `told` is the namespace's descriptor."""
 
     def __init__(
-        self, config: Path, log: Path, namespace: str, groups: Sequence[tuple[int, int]], ranks: Sequence[str]
+        self,
+        config: Path,
+        log: Path,
+        namespace: str,
+        groups: Sequence[tuple[int, int]],
+        ranks: Sequence[str],
+        told: str,
     ) -> None:
         self.name = uuid.uuid4().hex
         self.groups = groups
@@ -65,9 +71,8 @@ class StandIn:
             arena, descriptor = Arena.create(size, SLOTS)
             channel = self._connect()
             payloads = [PAYLOAD] * len(groups)
-            hello = m.HelloWorker(
-                namespace, rank, len(ranks), size, SLOTS, SAVE_SLOTS, payloads, list(groups), BLOCK, BLOCK
-            )
+            sizes = (size, SLOTS, SAVE_SLOTS, payloads, list(groups), BLOCK, BLOCK)
+            hello = m.HelloWorker(namespace, rank, len(ranks), *sizes, told)
             channel.send(hello, descriptor)
             os.close(descriptor)
             self.workers[rank], self.arenas[rank] = channel, arena
@@ -190,9 +195,10 @@ def stand_in(
     namespace: str = "ns",
     groups: Sequence[tuple[int, int]] = ((BLOCK, 0),),
     ranks: Sequence[str] = ("tp0pp0",),
+    descriptor: str = "",
 ) -> Iterator[StandIn]:
     """A running stand-in."""
-    started = StandIn(config, log, namespace, groups, ranks)
+    started = StandIn(config, log, namespace, groups, ranks, descriptor)
     try:
         yield started
     finally:

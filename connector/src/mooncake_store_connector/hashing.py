@@ -22,3 +22,8 @@ def find_hash_problem(algorithm: str, hash_seed: str | None) -> Problem | None:
         found = f"not set, with which hashes by {algorithm} differ in every process"
         return Problem("PYTHONHASHSEED", found, "set the same number on all engines, such as 0, or use sha256")
     return None
+
+
+def describe_seed(hash_seed: str | None) -> str:
+    """What PYTHONHASHSEED makes of block hashes, as text: engines find each other's blocks only where it is equal."""
+    return "unset" if hash_seed is None else hash_seed

@@ -23,6 +23,7 @@ from mooncake_store_connector.agent.threads import starved_seconds
 from mooncake_store_connector.client import ClientConfig, StoreUnavailable, read_config
 from mooncake_store_connector.codes import Outcome, judge
 from mooncake_store_connector.counters import Counters
+from mooncake_store_connector.descriptor import descriptor_key
 from mooncake_store_connector.outage import Outage
 from mooncake_store_connector.probe import open_answering
 from mooncake_store_connector.problems import ConfigError
@@ -39,6 +40,7 @@ _SLOWEST_BYTES_PER_SECOND: Final = 30e6
 _PATIENCE: Final = 5.0
 _CLIENT_BUFFER: Final = 16 * 2**20
 _PROBE_KEY: Final = "mooncake-store-connector-probe"
+_DESCRIBE_SECONDS: Final = 10.0
 
 
 class StoreDownError(Exception):
@@ -75,11 +77,19 @@ class StoreLink:
     """The store's client, when there is one that answers. Safe to use from several threads."""
 
     def __init__(
-        self, config_path: Path, namespace: str, arenas: list[Arena], changed: Callable[[], None], counters: Counters
+        self,
+        config_path: Path,
+        namespace: str,
+        descriptor: str,
+        arenas: list[Arena],
+        changed: Callable[[], None],
+        counters: Counters,
     ) -> None:
-        """`changed` is called, from any thread, whenever `is_usable` has changed."""
+        """`changed` is called, from any thread, whenever `is_usable` has changed. `descriptor` may be empty."""
         self._config_path = config_path
         self._namespace = namespace
+        self._descriptor = descriptor
+        self._describe_at = 0.0
         self._arenas = arenas
         self._changed = changed
         self._counters = counters
@@ -131,6 +141,14 @@ class StoreLink:
         if client is None or not self._is_usable:
             raise StoreDownError(self._why)
         return self._timed(client, operation, *arguments, size=size)
+
+    def placement(self) -> Any:
+        """Where a put should go: the nearest segment first, which is this machine's own memory."""
+        from mooncake.store import ReplicateConfig  # noqa: PLC0415 - only where there is a store
+
+        config = ReplicateConfig()
+        config.preferred_segment = self.segment
+        return config
 
     def _timed(self, client: Any, operation: str, *arguments: Any, size: int = 0) -> Any:
         thread = threading.get_native_id()
@@ -214,6 +232,7 @@ class StoreLink:
             client = self._join()
         if client is not None:
             self._read_epoch(client)
+            self._describe(client)
 
     def _is_answering(self, client: Any) -> bool:
         """Whether the client that we have is still the right one and its master answers."""
@@ -326,6 +345,19 @@ class StoreLink:
     def _publish(self, client: Any, epoch: int) -> int | None:
         code = self._timed(client, "upsert", self._epoch_key, str(epoch).encode())
         return epoch if code == 0 else None
+
+    def _describe(self, client: Any) -> None:
+        """Leave the namespace's descriptor in the store if it is not there, or no more. Nothing depends on it."""
+        now = time.monotonic()
+        if not self._descriptor or not self._is_usable or now < self._describe_at:
+            return
+        self._describe_at = now + _DESCRIBE_SECONDS
+        key = descriptor_key(self._namespace)
+        with contextlib.suppress(StoreDownError):
+            if self._timed(client, "batch_is_exist", [key]) == [0]:
+                code = self._timed(client, "put", key, self._descriptor.encode(), self.placement())
+                if code != 0:
+                    logger.debug("The descriptor of %s was not stored: code %s", self._namespace, code)
 
     def _open(self) -> None:
         with self._lock:

@@ -69,7 +69,8 @@ class HelloWorker(_Message, frozen=True):
     """The first message of a worker; its arena's descriptor travels with it.
 
     `payloads` has the bytes of a block in each group, `groups` (block tokens, window or 0) of each group. The first
-    `save_slots` slots are the worker's to fill, the others the agent's.
+    `save_slots` slots are the worker's to fill, the others the agent's. `descriptor` tells people what the namespace is
+    made of; it may be empty.
     """
 
     namespace: str
@@ -82,6 +83,7 @@ class HelloWorker(_Message, frozen=True):
     groups: list[tuple[int, int]]
     unit: int
     hash_tokens: int
+    descriptor: str = ""
 
 
 class Save(_Message, frozen=True):

@@ -10,7 +10,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from mooncake_store_connector.agent.arena import Arena
 from mooncake_store_connector.agent.link import StoreDownError, StoreLink
@@ -120,7 +120,7 @@ class Saver:
                 [piece.key for piece in pieces],
                 [piece.arena.slot_address(piece.slot) for piece in pieces],
                 [piece.payload + TRAILER for piece in pieces],
-                self._placement(),
+                self._link.placement(),
                 size=_size(pieces),
             )
         except StoreDownError:
@@ -128,14 +128,6 @@ class Saver:
             return
         self._counters.add("save_seconds", time.monotonic() - started)
         self._count(pieces, codes)
-
-    def _placement(self) -> Any:
-        """The nearest segment first: it is this machine's own memory."""
-        from mooncake.store import ReplicateConfig  # noqa: PLC0415 - only where there is a store
-
-        config = ReplicateConfig()
-        config.preferred_segment = self._link.segment
-        return config
 
     def _count(self, pieces: Sequence[Piece], codes: Sequence[int]) -> None:
         outcomes = [judge(code) for code in codes]

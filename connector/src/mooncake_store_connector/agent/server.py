@@ -237,7 +237,12 @@ class Server:
             raise ChannelClosedError("the ranks of this engine do not agree on what they store")
         arenas = [self._arenas[rank] for rank in ranks]
         link = StoreLink(
-            self._config_path, first.namespace, arenas, lambda: self._post(self._tell_state), self._counters
+            self._config_path,
+            first.namespace,
+            first.descriptor,
+            arenas,
+            lambda: self._post(self._tell_state),
+            self._counters,
         )
         names = Names(first.namespace, ranks)
         shape = Shape(

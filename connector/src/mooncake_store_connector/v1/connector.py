@@ -17,7 +17,8 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
 from vllm.distributed.parallel_state import get_pp_group, get_tensor_model_parallel_rank
 
 from mooncake_store_connector.client import CONFIG_ENV, read_config
-from mooncake_store_connector.hashing import find_hash_problem
+from mooncake_store_connector.descriptor import Descriptor, write_descriptor
+from mooncake_store_connector.hashing import describe_seed, find_hash_problem
 from mooncake_store_connector.namespace import derive_namespace, describe_kv
 from mooncake_store_connector.problems import ConfigError, Problem
 from mooncake_store_connector.v1.layout import UnfitLayoutError, lay_out
@@ -143,10 +144,12 @@ class MooncakeStoreConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[m
         if all(row.device.type == "cpu" for layout in layouts for row in layout.rows):
             rest_instead_of_spinning(shm_broadcast)
         payloads = [layout.payload for layout in layouts]
-        namespace, facts = self._namespace(kv_caches, payloads)
+        descriptor = self._descriptor(kv_caches, payloads)
+        text = write_descriptor(descriptor)
         self._worker = StoreWorker(
             self._agent,
-            namespace,
+            descriptor.namespace,
+            text,
             _rank(self._config.parallel_config),
             shape_of(self._config, self._caches_config),
             layouts,
@@ -158,17 +161,19 @@ class MooncakeStoreConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[m
             "KV goes to the store at %s over %s in the namespace %s: %s",
             self._store_config.master,
             self._store_config.protocol,
-            namespace,
-            facts,
+            descriptor.namespace,
+            text or descriptor.facts,
         )
 
-    def _namespace(self, kv_caches: dict[str, Any], payloads: list[int]) -> tuple[str, dict[str, str]]:
+    def _descriptor(self, kv_caches: dict[str, Any], payloads: list[int]) -> Descriptor:
         layout = getattr(vllm.envs, "VLLM_KV_CACHE_LAYOUT", None)
         facts = {
             **describe_kv(self._config, {}, layout, vllm_version),
             **describe_groups(self._config, self._caches_config, kv_caches, payloads),
+            "hash_seed": describe_seed(os.environ.get("PYTHONHASHSEED")),
         }
-        return derive_namespace(self._settings.cache_prefix, facts), facts
+        prefix = self._settings.cache_prefix
+        return Descriptor(derive_namespace(prefix, facts), prefix, facts)
 
     def start_load_kv(self, forward_context: Any, **kwargs: Any) -> None:
         """Copy what is proven in host memory into the blocks that this step reads."""

@@ -50,21 +50,24 @@ def shape_of(vllm_config: Any, kv_cache_config: Any) -> Shape:
 def describe_groups(
     vllm_config: Any, kv_cache_config: Any, caches: Mapping[str, Any], payloads: Sequence[int]
 ) -> dict[str, str]:
-    """What decides the bytes of a block beyond vLLM's configuration, as text. Known once the caches are there."""
+    """What decides the bytes of a block beyond vLLM's configuration, as text. Known once the caches are there.
+
+    `isa` is the instruction set: on CPUs the attention backend packs KV by it, into other bytes of the same shape.
+    """
     layers = vllm_config.compilation_config.static_forward_context
     facts = {"kv_layout": str(getattr(kv_cache_config, "kv_cache_layout", None)), "weights": _weights(vllm_config)}
     for index, group in enumerate(kv_cache_config.kv_cache_groups):
         present = [name for name in group.layer_names if name in caches]
-        facts[f"group{index}"] = repr(
-            (
-                [repr(spec) for spec in _layer_specs(group.kv_cache_spec)],
-                sorted({str((caches[name].dtype, tuple(caches[name].shape[1:]))) for name in present}),
-                sorted({_backend(layers.get(name)) for name in present}),
-                sorted({_scales(layers.get(name)) for name in present}),
-                len(present),
-                payloads[index],
-            )
-        )
+        told: dict[str, object] = {
+            "spec": [repr(spec) for spec in _layer_specs(group.kv_cache_spec)],
+            "caches": sorted({str((caches[name].dtype, tuple(caches[name].shape[1:]))) for name in present}),
+            "backend": sorted({_backend(layers.get(name)) for name in present}),
+            "isa": sorted({str(getattr(layers.get(name), "isa", "")) for name in present}),
+            "scales": sorted({_scales(layers.get(name)) for name in present}),
+            "layers": len(present),
+            "bytes": payloads[index],
+        }
+        facts |= {f"group{index}.{name}": str(fact) for name, fact in told.items()}
     return facts
 
 
@@ -78,10 +81,8 @@ def _window(spec: Any) -> int | None:
 
 
 def _backend(layer: Any) -> str:
-    """The attention backend, and on CPUs the instruction set that its packing depends on."""
     backend = getattr(layer, "attn_backend", None)
-    name = backend.get_name() if backend is not None and hasattr(backend, "get_name") else type(layer).__name__
-    return f"{name}/{getattr(layer, 'isa', '')}"
+    return str(backend.get_name()) if backend is not None and hasattr(backend, "get_name") else type(layer).__name__
 
 
 def _scales(layer: Any) -> str:

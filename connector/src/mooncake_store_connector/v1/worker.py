@@ -59,6 +59,7 @@ class StoreWorker:
         self,
         agent: str,
         namespace: str,
+        descriptor: str,
         rank: Rank,
         shape: Shape,
         layouts: Sequence[GroupLayout],
@@ -86,6 +87,7 @@ class StoreWorker:
             [(group.block_tokens, group.window or 0) for group in shape.groups],
             shape.unit,
             shape.hash_tokens,
+            descriptor,
         )
         self._process = AgentProcess(agent) if rank.starts_agent else None
         self._connection: _Connection | None = None
