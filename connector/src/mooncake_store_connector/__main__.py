@@ -1,11 +1,13 @@
-"""`python -m mooncake_store_connector`: what an engine pod runs before its engine, and a check of a config file."""
+"""`python -m mooncake_store_connector`: what an engine pod runs before its engine, checks of its config, a doctor."""
 
 import argparse
 import json
 import sys
 from pathlib import Path
 
+from mooncake_store_connector.client import StoreUnavailable
 from mooncake_store_connector.config import normalise_config
+from mooncake_store_connector.doctor.arguments import add_parser
 from mooncake_store_connector.durations import parse_duration_ms
 from mooncake_store_connector.prepare import prepare, read_object
 from mooncake_store_connector.problems import ConfigError
@@ -22,6 +24,7 @@ def _parser() -> argparse.ArgumentParser:
     prepare_.add_argument("--interface", help="network interface whose address KV travels on; else POD_IP")
     check = commands.add_parser("check", help="check a config file")
     check.add_argument("--config", type=Path, required=True)
+    add_parser(commands)
     return parser
 
 
@@ -39,6 +42,10 @@ def main() -> int:
     try:
         if arguments.command == "check":
             return _check(arguments.config)
+        if arguments.command == "doctor":
+            from mooncake_store_connector.doctor import cli  # noqa: PLC0415 - needs what `prepare` must not
+
+            return cli.run(arguments)
         wait_ms = parse_duration_ms(arguments.wait_master, "--wait-master")
         told = prepare(
             arguments.template,
@@ -51,7 +58,7 @@ def main() -> int:
         for problem in error.problems:
             print(f"error: {problem}", file=sys.stderr)
         return 2
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, StoreUnavailable) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     print(told, flush=True)
