@@ -53,7 +53,7 @@ def test_a_healthy_store_is_proven_by_a_round_trip(tmp_path: Path) -> None:
         assert "FAIL" not in out
         # Neither its object nor its memory stays behind.
         assert other.join(P2P, port, segment=0) == 0
-        assert other("put", "key", "value") < 0
+        assert other("put", "key", "value") == -200
 
 
 def test_the_store_lends_memory_where_engines_do_not(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from mooncake_store_connector.agent import messages as m
 from mooncake_store_connector.agent.arena import Arena
 from mooncake_store_connector.agent.channel import Channel, ChannelClosedError, is_ours, listen
+from mooncake_store_connector.descriptor import LARGEST
 
 
 def pair() -> tuple[Channel, Channel]:
@@ -76,13 +77,14 @@ def test_nonsense_ends_the_connection() -> None:
 
 
 def test_memory_is_handed_over() -> None:
+    """Beside the longest text that a message of this kind may hold."""
     name = uuid.uuid4().hex
     listener = listen(name)
     channel = Channel.connect(name)
     accepted, _ = listener.accept()
     assert is_ours(accepted)
     arena, descriptor = Arena.create(4096, 4)
-    hello = m.HelloWorker("ns", "tp0pp0", 1, 4096, 4, 2, [64], [(16, 0)], 16, 16)
+    hello = m.HelloWorker("ns", "tp0pp0", 1, 4096, 4, 2, [64], [(16, 0)], 16, 16, "x" * LARGEST)
     channel.send(hello, descriptor)
     os.close(descriptor)
     [(message, received)] = Channel(accepted).receive_with_descriptors()

@@ -181,7 +181,9 @@ def test_a_name_that_does_not_resolve() -> None:
     ("text", "hidden"),
     [
         ("redis://me:pw@host:6379/0", "redis://***@host:6379/0"),
-        ("found 'me:pw@mc:50051'", "found '***@mc:50051'"),
+        ("redis://:pw@host", "redis://***@host"),
+        ("redis://me:p/w@1@host:6379", "redis://***@host:6379"),
+        ("found 'me:p/w@mc:50051'", "found '***@mc:50051'"),
         ("http://h:1/m?token=abc&x=1", "http://h:1/m?token=***&x=1"),
         ("[fd00::2]:50051 and mc:50051", "[fd00::2]:50051 and mc:50051"),
     ],
@@ -300,3 +302,5 @@ def test_two_files_are_compared(
     told = json.loads(capsys.readouterr().out)
     assert told["share"] is False
     assert [(row["field"], row["first"], row["second"]) for row in told["differences"]] == [("tp", "1", "2")]
+    assert _run(monkeypatch, "--json", "compare", str(one), str(one)) == 0
+    assert json.loads(capsys.readouterr().out)["share"] is True

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
-_CREDENTIALS: Final = re.compile(r"[^\s/'\"@,]+:[^\s/'\"@]*@")
+_CREDENTIALS: Final = re.compile(r"(?<=://)[^\s'\"]*@|[^\s/'\"@,]*:(?!//)[^\s'\"]*@")
 _PARAMETER: Final = re.compile(r"(?i)((?:pass\w*|token|secret|auth\w*|credential\w*|api_?key)=)[^\s&'\",;]+")
 
 
