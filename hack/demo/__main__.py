@@ -1,6 +1,7 @@
 """`python -m demo up` and `python -m demo down`."""
 
 import argparse
+import subprocess
 import sys
 import time
 
@@ -109,6 +110,10 @@ def main() -> int:
     parser.add_argument("command", choices=["up", "down"])
     try:
         {"up": up, "down": down}[parser.parse_args().command]()
+    except subprocess.CalledProcessError as error:
+        # The tool that failed has said why.
+        print(f"demo: `{' '.join(map(str, error.cmd[1:]))}` failed; see above", file=sys.stderr)
+        return 1
     except (TargetError, KubectlError, RuntimeError, TimeoutError) as error:
         print(f"demo: {error}", file=sys.stderr)
         return 1

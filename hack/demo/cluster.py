@@ -76,7 +76,8 @@ class Cluster:
 
 
 def open_cluster() -> Cluster:
-    """Bring up the project's own cluster and its images, or find them there."""
+    """Bring up the project's own cluster and its images, or find them there. What is not built yet is built."""
+    tool("cluster", "build")
     tool("cluster", "up")
     tool("imagebuild", "build")
     tool("imagebuild", "push")

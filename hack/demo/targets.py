@@ -81,6 +81,7 @@ def _open_kind() -> Cluster:
     known = subprocess.run(["kind", "get", "clusters"], capture_output=True, text=True, check=True).stdout.split()
     if KIND_NAME not in known:
         subprocess.run(["kind", "create", "cluster", "--name", KIND_NAME, "--wait", "120s"], check=True)
+    tool("cluster", "build")
     tool("cluster", "registry-up")
     tool("imagebuild", "build")
     tool("imagebuild", "push")
