@@ -6,6 +6,7 @@ answered. Real engines are exercised end to end elsewhere.
 
 import argparse
 import asyncio
+import contextlib
 import hashlib
 import json
 import os
@@ -23,10 +24,11 @@ class Behaviour:
     """What the next requests meet.
 
     `die_after` kills the process once so many events of a stream were sent, `end_after` ends the stream there, `pad`
-    makes each event larger by so many bytes.
+    makes each event larger by so many bytes. With `serial` requests are worked on one after the other.
     """
 
     delay: float = 0.0
+    serial: bool = False
     pace: float = 0.0
     status: int = 0
     malformed: bool = False
@@ -45,6 +47,7 @@ class Fake:
     behaviour: Behaviour = field(default_factory=Behaviour)
     seen: deque[dict[str, object]] = field(default_factory=lambda: deque(maxlen=400))
     cancelled: int = 0
+    turn: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
         if request.path == "/health":
@@ -69,7 +72,8 @@ class Fake:
         do = self.behaviour
         if do.stuck:
             await asyncio.sleep(3600)
-        await asyncio.sleep(do.delay)
+        async with self.turn if do.serial else contextlib.nullcontext():
+            await asyncio.sleep(do.delay)
         if do.status:
             return error(do.status, "told to fail")
         if do.malformed:

@@ -68,6 +68,16 @@ def test_a_trial_that_its_client_left_frees_the_place() -> None:
     assert breaker.allows()
 
 
+def test_a_late_answer_counts_only_when_nobody_was_answered_meanwhile() -> None:
+    breaker = Breaker()
+    early, first = breaker.permit(), breaker.permit()
+    breaker.succeed(first)
+    assert not breaker.fail(early, 0, at_once=True)
+    late = breaker.permit()
+    assert breaker.fail(late, 0, at_once=True)
+    assert breaker.state is State.OPEN
+
+
 class AnyOrder(RuleBasedStateMachine):
     """Whatever happens, an engine that answers checks and requests is used again."""
 

@@ -143,3 +143,20 @@ def test_an_engine_that_answers_checks_but_never_requests(stack: Stack, prefill:
         seen.more(20)
     assert seen.failures == []
     assert router.metric("disagg_router_prefill_legs_total", outcome="ok") >= 10
+
+
+def test_an_engine_with_a_long_queue_is_not_left_alone(stack: Stack, prefill: Engine) -> None:
+    """Some wait in vain, and decode serves them. The others still go through prefill, which works as fast as it can."""
+    router = stack.add_router("--prefill-timeout=4", "--prefill-timeout-per-mib=0")
+    prefill.behave(Behaviour(serial=True, delay=0.4))
+    with load(router.url, size=100, streamed=False, clients=20) as seen:
+        eventually(
+            lambda: router.metric("disagg_router_prefill_legs_total", outcome="timeout") >= 4, "some wait in vain"
+        )
+        before = router.metric("disagg_router_prefill_legs_total", outcome="ok")
+        eventually(
+            lambda: router.metric("disagg_router_prefill_legs_total", outcome="ok") >= before + 4, "others do not"
+        )
+    prefill.behave()
+    assert seen.failures == []
+    assert router.metric("disagg_router_breaker_opened_total", reason="timeout") == 0

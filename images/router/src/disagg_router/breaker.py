@@ -20,9 +20,13 @@ class State(StrEnum):
 
 @dataclass(frozen=True)
 class Permit:
-    """One request's leave to go. Its outcome counts only in the era in which it was given."""
+    """One request's leave to go. Its outcome counts only in the era in which it was given.
+
+    `answers` is how many requests the engine had answered in that era by then.
+    """
 
     era: int
+    answers: int = 0
 
 
 class Breaker:
@@ -34,6 +38,7 @@ class Breaker:
         self._max_cooldown = max_cooldown
         self._cooldown = cooldown
         self._failures = 0
+        self._answers = 0
         self._check_at = 0.0
         self._era = 0
         self._needs_trial = False
@@ -51,7 +56,7 @@ class Breaker:
 
     def permit(self) -> Permit:
         """Leave for one request. Call only when `allows()`, or where the engine is used in spite of the breaker."""
-        permit = Permit(self._era)
+        permit = Permit(self._era, self._answers)
         if self._state is State.HALF_OPEN and self._trial is None:
             self._trial = permit
         return permit
@@ -61,6 +66,7 @@ class Breaker:
         if permit.era != self._era:
             return False
         self._failures = 0  # in a row is what counts
+        self._answers += 1
         if self._state is State.HALF_OPEN and permit is self._trial:
             self._move(State.CLOSED)
             self._cooldown = self._first_cooldown
@@ -70,9 +76,10 @@ class Breaker:
     def fail(self, permit: Permit, now: float, *, at_once: bool = False) -> bool:
         """The request failed at an engine that can be reached. True when this opened the breaker.
 
-        `at_once`: one such failure is enough, since each costs its whole time limit.
+        `at_once`: it came too late, and one such failure is enough, since each costs its whole time limit. But when
+        others were answered meanwhile it stood in a queue, which says nothing against the engine.
         """
-        if permit.era != self._era:
+        if permit.era != self._era or (at_once and self._answers > permit.answers):
             return False
         trial = self._state is State.HALF_OPEN
         if trial and permit is not self._trial:
@@ -117,4 +124,5 @@ class Breaker:
         self._state = state
         self._era += 1
         self._failures = 0
+        self._answers = 0
         self._trial = None
