@@ -1,4 +1,4 @@
-"""The reference page of the resource: a table for each type of object, in the order of the schema.
+"""The reference page of the resource and of its scalers: a table for each type of object, in the order of the schema.
 
 A type that stands in several places is told once, where it comes first.
 """
@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from disagg_operator.api import names
 from disagg_operator.api.base import OWNED_ENV
-from disagg_operator.api.crd import build_crd
+from disagg_operator.api.crd import build_crd, build_scaler_crd
 from disagg_operator.api.engine import OWNED_FLAGS, describe_remedy
 
 JsonObject = dict[str, Any]
@@ -30,6 +30,14 @@ in [examples](../../examples) show most fields at work. What sizes such as `4GB`
 [mooncake-config](../mooncake-config.md).
 """
 
+_SCALER: Final = f"""\
+# {names.SCALER_KIND}
+
+The count of one role, where `/scale` finds it: the operator makes one called `<name>-<role>` for each role with
+`scaling`. Same group and version, short name `{names.SCALER_SHORT_NAME}`. How it is used is in
+[scaling](../scaling.md).
+"""
+
 
 @dataclass
 class _Type:
@@ -41,17 +49,22 @@ class _Type:
 
 def outputs(root: Path) -> dict[Path, str]:
     """docs/reference/api.md."""
-    return {root / "docs" / "reference" / "api.md": build_page(build_crd())}
+    return {root / "docs" / "reference" / "api.md": build_page(build_crd(), build_scaler_crd())}
 
 
-def build_page(crd: JsonObject) -> str:
-    """The page of a CRD."""
+def build_page(crd: JsonObject, scaler: JsonObject) -> str:
+    """The page of the two CRDs."""
+    return "\n".join([_HEAD, *_sections(crd, ""), _SCALER, *_sections(scaler, "scaler."), _owned()])
+
+
+def _sections(crd: JsonObject, prefix: str) -> Iterator[str]:
+    """A section for each type of a CRD, its path after a prefix."""
     schema = crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]
     types: dict[str, _Type] = {}
     for part in ("spec", "status"):
-        for path, node in _objects(part, schema[part]):
+        for path, node in _objects(f"{prefix}{part}", schema[part]):
             types.setdefault(_identity(node), _Type(node)).paths.append(path)
-    return "\n".join([_HEAD, *(_section(found, types) for found in types.values()), _owned()])
+    yield from (_section(found, types) for found in types.values())
 
 
 def _owned() -> str:

@@ -1,10 +1,10 @@
-"""The CRD under crds/."""
+"""The CRDs under crds/."""
 
 from pathlib import Path
 
 import yaml
-from disagg_operator.api import names
-from disagg_operator.api.crd import build_crd
+from disagg_operator.api.crd import build_crd, build_scaler_crd
+from disagg_operator.api.rules import JsonObject
 
 
 class _Dumper(yaml.SafeDumper):
@@ -17,11 +17,14 @@ class _Dumper(yaml.SafeDumper):
 HEADER = "# Made by `make generate` from operator/src/disagg_operator/api. Do not edit.\n"
 
 
-def crd_text() -> str:
-    """The CRD as YAML."""
-    return HEADER + yaml.dump(build_crd(), Dumper=_Dumper, sort_keys=False, width=118)
+def crd_text(crd: JsonObject) -> str:
+    """A CRD as YAML."""
+    return HEADER + yaml.dump(crd, Dumper=_Dumper, sort_keys=False, width=118)
 
 
 def outputs(root: Path) -> dict[Path, str]:
-    """The one file."""
-    return {root / "crds" / f"{names.GROUP}_{names.PLURAL}.yaml": crd_text()}
+    """A file for each."""
+    return {
+        root / "crds" / f"{crd['spec']['group']}_{crd['spec']['names']['plural']}.yaml": crd_text(crd)
+        for crd in (build_crd(), build_scaler_crd())
+    }

@@ -12,11 +12,12 @@ import pytest
 from api.rest import Rest
 from cluster import apiserver, binaries, paths
 from cluster.apiserver import ApiServer
-from demo.kubectl import Kubectl, condition, wait_until
+from demo.kubectl import Kubectl, KubectlError, condition, wait_until
 
 ROOT = Path(__file__).parents[2]
 CRD_FILE = ROOT / "crds" / "inference.disagg.io_disaggregatedinferences.yaml"
 CRD_NAME = "disaggregatedinferences.inference.disagg.io"
+SCALER_CRD_FILE = ROOT / "crds" / "inference.disagg.io_disaggregatedinferencescalers.yaml"
 
 _numbers = itertools.count(1)
 
@@ -32,9 +33,10 @@ def api_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
 
 @pytest.fixture(scope="session")
 def kubectl(api_server: ApiServer) -> Kubectl:
-    """kubectl as administrator, the CRD installed and served."""
+    """kubectl as administrator, the CRDs installed and served."""
     program = Kubectl(paths.binary("kubectl"), api_server.kubeconfig)
     install_crd(program)
+    install_scaler_crd(program)
     return program
 
 
@@ -62,10 +64,29 @@ def install_crd(kubectl: Kubectl) -> None:
     """Apply the CRD server-side and wait until its resource is served."""
     kubectl.run("apply", "--server-side", "-f", str(CRD_FILE))
     wait_established(kubectl)
+    _wait_served(kubectl, "disaggregatedinferences")
+
+
+def install_scaler_crd(kubectl: Kubectl) -> None:
+    """The same for the CRD of scalers."""
+    kubectl.run("apply", "--server-side", "-f", str(SCALER_CRD_FILE))
+    _wait_served(kubectl, "disaggregatedinferencescalers")
+
+
+def _wait_served(kubectl: Kubectl, plural: str) -> None:
+    """Wait until a resource can be listed: for a moment after its CRD is established, its storage is not there."""
+
+    def is_served() -> bool:
+        try:
+            kubectl.run("get", plural, "--all-namespaces")
+        except KubectlError:
+            return False
+        return True
+
     wait_until(
-        lambda: "disaggregatedinferences" in kubectl.run("api-resources", "--api-group=inference.disagg.io"),
+        is_served,
         timeout=30,
-        what="the CRD is established, and its resource is served",
+        what=f"the CRD of {plural} is established, and its resource is served",
         every=0.1,
     )
 

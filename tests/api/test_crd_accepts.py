@@ -119,6 +119,11 @@ SPELLINGS: list[tuple[str, Any]] = [
     ("decode.rollout", {"maxSurge": 0, "maxUnavailable": 1}),
     ("decode.replicas", 0),
     ("decode", {"scaling": {"minReplicas": 0, "maxReplicas": 4, "metrics": [{"type": "Resource"}]}}),
+    (
+        "decode.scaling",
+        {"minReplicas": 0, "keda": {"triggers": [{"type": "cron"}], "cooldownPeriod": 5, "advanced": {}}},
+    ),
+    ("scaling.ratio", {"min": 0.25, "max": 2}),
     ("decode.parallelism", {"tensor": 8, "pipeline": 2, "nodes": 2}),
     ("decode.kvTransferConfig", {"kv_role": "kv_both", "kv_connector_extra_config": {"load_async": True}}),
     ("decode.template", {"spec": {"containers": [{"name": "engine", "anyNewField": 1}]}}),

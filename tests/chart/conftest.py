@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from chart.helm import Helm
-from chart.site import CRD, Site
+from chart.site import Site
 from cluster import paths
 from router.apiserver import api_server
 
@@ -39,9 +39,11 @@ def kubeconfig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 @pytest.fixture
 def site(helm: Helm, kubeconfig: Path) -> Iterator[Site]:
-    """The module's API server, emptied of releases and of the CRD afterwards."""
+    """The module's API server, emptied of releases and of the CRDs afterwards."""
     here = Site(Helm(helm.program, helm.home, {"KUBECONFIG": str(kubeconfig)}), kubeconfig)
     yield here
     for release in json.loads(here.helm.run("list", "--all-namespaces", "--output", "json")):
         here.helm.run("uninstall", release["name"], "-n", release["namespace"])
-    here.kubectl("delete", "crd", CRD, "--ignore-not-found")
+    left = [name for name in here.names("crd") if name.endswith(".inference.disagg.io")]
+    if left:
+        here.kubectl("delete", *left)

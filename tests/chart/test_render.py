@@ -58,8 +58,10 @@ def test_the_crd_is_the_one_in_crds(helm: Helm) -> None:
 
 def test_the_crd_can_go_at_uninstall_if_asked(helm: Helm) -> None:
     values = case_values("defaults") | {"crds": {"keep": False}}
-    (crd,) = of_kind(helm.template(values=values), "CustomResourceDefinition")
-    assert "helm.sh/resource-policy" not in crd["metadata"].get("annotations", {})
+    crds = of_kind(helm.template(values=values), "CustomResourceDefinition")
+    assert len(crds) == 2
+    for crd in crds:
+        assert "helm.sh/resource-policy" not in crd["metadata"].get("annotations", {})
 
 
 def test_no_crd_if_asked(helm: Helm) -> None:

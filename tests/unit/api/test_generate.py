@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from disagg_operator.api.crd import build_crd
+from disagg_operator.api.crd import build_crd, build_scaler_crd
 from generate import __main__ as command
 from generate import api_reference, chart, crd
 
@@ -49,14 +49,14 @@ def test_writing_makes_all_fresh_and_touches_nothing_else(copy: Path, monkeypatc
     assert {path: path.stat().st_mtime_ns for path in before} == before
 
 
-def test_the_crd_file_reads_back_as_it_was_built() -> None:
-    (text,) = crd.outputs(ROOT).values()
-    assert yaml.safe_load(text) == build_crd()
-    assert "&id" not in text, "anchors cannot be reviewed"
+def test_the_crd_files_read_back_as_they_were_built() -> None:
+    texts = list(crd.outputs(ROOT).values())
+    assert [yaml.safe_load(text) for text in texts] == [build_crd(), build_scaler_crd()]
+    assert not any("&id" in text for text in texts), "anchors cannot be reviewed"
 
 
 def test_the_reference_page_has_every_field() -> None:
-    page = api_reference.build_page(build_crd())
+    page = api_reference.build_page(build_crd(), build_scaler_crd())
     spec = build_crd()["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]
     for name, part in spec["properties"].items():
         assert f"| `{name}` |" in page
@@ -68,7 +68,7 @@ def test_the_reference_page_has_every_field() -> None:
 
 
 def test_types_that_stand_in_several_places_are_told_once() -> None:
-    page = api_reference.build_page(build_crd())
+    page = api_reference.build_page(build_crd(), build_scaler_crd())
     assert page.count("## spec.prefill\n") == 1
     assert "## spec.decode\n" not in page
     assert "The same for `spec.decode`." in page

@@ -1,10 +1,11 @@
-"""The CustomResourceDefinition, built from the models."""
+"""The CustomResourceDefinitions, built from the models."""
 
 from typing import Any, Final
 
 from disagg_operator.api import names
 from disagg_operator.api.resource import Spec, Status
 from disagg_operator.api.rules import JsonObject, rule
+from disagg_operator.api.scaler import ScalerSpec, ScalerStatus
 from disagg_operator.api.schema import structural_schema, without_defaults
 
 # Declared in full, so that the bounds (which are Kubernetes' own) are known where the cost of rules is estimated.
@@ -65,36 +66,80 @@ def build_crd() -> dict[str, Any]:
         "required": ["spec"],
         "x-kubernetes-validations": _NAME_RULES,
         "properties": {
-            "apiVersion": {"type": "string", "description": "Version of this schema."},
-            "kind": {"type": "string", "description": f"Always {names.KIND}."},
-            "metadata": _METADATA,
+            **_outside(names.KIND),
             "spec": structural_schema(Spec),
             "status": without_defaults(structural_schema(Status)),
         },
     }
     version = {
-        "name": names.VERSION,
-        "served": True,
-        "storage": True,
         "subresources": {"status": {}},
         "additionalPrinterColumns": _columns(),
         "schema": {"openAPIV3Schema": schema},
     }
+    return _definition(names.KIND, names.PLURAL, names.SINGULAR, names.SHORT_NAME, version)
+
+
+def build_scaler_crd() -> dict[str, Any]:
+    """The CRD of DisaggregatedInferenceScaler: a version has one `/scale`, so each role has an object of its own."""
+    schema = {
+        "type": "object",
+        "description": "The count of one role of a DisaggregatedInference: what kubectl scale, HPA and KEDA work on.",
+        "required": ["spec"],
+        "properties": {
+            **_outside(names.SCALER_KIND),
+            "spec": structural_schema(ScalerSpec),
+            "status": without_defaults(structural_schema(ScalerStatus)),
+        },
+    }
+    scale = {
+        "specReplicasPath": ".spec.replicas",
+        "statusReplicasPath": ".status.replicas",
+        "labelSelectorPath": ".status.selector",
+    }
+    version = {
+        "subresources": {"status": {}, "scale": scale},
+        "additionalPrinterColumns": _scaler_columns(),
+        "schema": {"openAPIV3Schema": schema},
+    }
+    kind = (names.SCALER_KIND, names.SCALER_PLURAL, names.SCALER_SINGULAR, names.SCALER_SHORT_NAME)
+    return _definition(*kind, version)
+
+
+def _scaler_columns() -> list[JsonObject]:
+    return [
+        {"name": "Resource", "type": "string", "jsonPath": ".spec.resource", "description": "Whose role it is."},
+        {"name": "Role", "type": "string", "jsonPath": ".spec.role", "description": "The role that is scaled."},
+        {"name": "Desired", "type": "integer", "jsonPath": ".spec.replicas", "description": "Wished replicas."},
+        {"name": "Current", "type": "integer", "jsonPath": ".status.replicas", "description": "Replicas that exist."},
+        {"name": "Age", "type": "date", "jsonPath": ".metadata.creationTimestamp"},
+    ]
+
+
+def _outside(kind: str) -> JsonObject:
+    """Fields that every object has."""
+    return {
+        "apiVersion": {"type": "string", "description": "Version of this schema."},
+        "kind": {"type": "string", "description": f"Always {kind}."},
+        "metadata": _METADATA,
+    }
+
+
+def _definition(kind: str, plural: str, singular: str, short_name: str, version: JsonObject) -> dict[str, Any]:
     return {
         "apiVersion": "apiextensions.k8s.io/v1",
         "kind": "CustomResourceDefinition",
-        "metadata": {"name": f"{names.PLURAL}.{names.GROUP}"},
+        "metadata": {"name": f"{plural}.{names.GROUP}"},
         "spec": {
             "group": names.GROUP,
             "scope": "Namespaced",
             "names": {
-                "kind": names.KIND,
-                "listKind": f"{names.KIND}List",
-                "plural": names.PLURAL,
-                "singular": names.SINGULAR,
-                "shortNames": [names.SHORT_NAME],
+                "kind": kind,
+                "listKind": f"{kind}List",
+                "plural": plural,
+                "singular": singular,
+                "shortNames": [short_name],
                 "categories": [names.CATEGORY],
             },
-            "versions": [version],
+            "versions": [{"name": names.VERSION, "served": True, "storage": True, **version}],
         },
     }

@@ -263,6 +263,23 @@ class Rollout(ApiModel):
     max_unavailable: IntOrPercent = Field(0, description="Pods below the wished count during a rollout.")
 
 
+_KEDA: JsonObject = {
+    "type": "object",
+    "x-kubernetes-preserve-unknown-fields": True,
+    "required": ["triggers"],
+    "properties": {
+        "triggers": {
+            "type": "array",
+            "minItems": 1,
+            "maxItems": 32,
+            "items": {"type": "object", "x-kubernetes-preserve-unknown-fields": True},
+            "description": "What is looked at, at least one thing, as in a ScaledObject.",
+        },
+    },
+}
+Keda = Annotated[JsonObject, WithJsonSchema(_KEDA)]
+
+
 class Scaling(ApiModel):
     """Scaling by kubectl scale, HPA or KEDA instead of by a fixed count."""
 
@@ -274,12 +291,27 @@ class Scaling(ApiModel):
                 fieldPath=".minReplicas",
             ),
             rule("!has(self.metrics) || has(self.maxReplicas)", "metrics need maxReplicas as an upper bound; set it"),
+            rule("!has(self.behavior) || has(self.metrics)", "behavior goes with metrics; set them, or remove it"),
+            rule(
+                "!(has(self.metrics) && has(self.keda))",
+                "set metrics or keda, not both: two autoscalers would move one count",
+            ),
         )
     )
-    min_replicas: int = Field(1, ge=0, le=10000, description="Lower bound.")
-    max_replicas: int | None = Field(None, ge=1, le=10000, description="Upper bound; needed with metrics.")
+    min_replicas: int = Field(
+        1, ge=0, le=10000, description="Lower bound of the autoscaler that is made, and the least that it begins with."
+    )
+    max_replicas: int | None = Field(
+        None, ge=1, le=10000, description="Upper bound of the autoscaler that is made; needed with metrics."
+    )
     metrics: Annotated[list[Freeform], Field(max_length=16)] | None = Field(
-        None, description="Metrics of a HorizontalPodAutoscaler (autoscaling/v2)."
+        None, description="Metrics of a HorizontalPodAutoscaler (autoscaling/v2), which is made when there are any."
+    )
+    behavior: Freeform | None = Field(None, description="How fast that HorizontalPodAutoscaler scales up and down.")
+    keda: Keda | None = Field(
+        None,
+        description="Fields of a ScaledObject (keda.sh/v1alpha1), which is made: triggers, pollingInterval, "
+        "cooldownPeriod, advanced and others. Its target and its bounds are the operator's.",
     )
 
 
@@ -321,7 +353,8 @@ class RoleSpec(ApiModel):
     )
     scaling: Scaling | None = Field(
         None,
-        description="Let an autoscaler own the count instead. This version refuses it with a condition.",
+        description="Let `kubectl scale` or an autoscaler own the count instead, through a "
+        "DisaggregatedInferenceScaler called <name>-<role>. {} leaves it to you who scales that.",
     )
     parallelism: Parallelism = Field(Parallelism(), description="How one replica is spread over ranks.")
     image: ImageName | None = Field(None, description="Engine image of this role. Default: spec.engine.image.")

@@ -16,7 +16,14 @@ SINGULAR: Final = "disaggregatedinference"
 SHORT_NAME: Final = "dinf"
 CATEGORY: Final = "inference"
 
+SCALER_KIND: Final = "DisaggregatedInferenceScaler"
+SCALER_PLURAL: Final = "disaggregatedinferencescalers"
+SCALER_SINGULAR: Final = "disaggregatedinferencescaler"
+SCALER_SHORT_NAME: Final = "dinfs"
+
 FIELD_MANAGER: Final = "disaggregated-inference-operator"
+# Writes the count of a new scaler, once. The operator's own field manager never owns a count that others scale.
+SEED_MANAGER: Final = f"{FIELD_MANAGER}-seed"
 
 # The longest suffix below is "-mooncake-config" with 16 characters: 45 + 16 leaves room inside 63.
 MAX_NAME_LENGTH: Final = 45
@@ -57,7 +64,7 @@ ENGINE_ROLES: Final = (Component.PREFILL, Component.DECODE)
 
 
 def child_name(owner: str, component: Component) -> str:
-    """Name of the workload, Service, PodDisruptionBudget and NetworkPolicy of one part."""
+    """Name of the workload, Service, PodDisruptionBudget, NetworkPolicy and scaler of one part."""
     return f"{owner}-{component}"
 
 
@@ -69,6 +76,11 @@ def config_map_name(owner: str) -> str:
 def selector_labels(owner: str, component: Component) -> dict[str, str]:
     """Labels that select the pods of one part: few, and never changed."""
     return {LABEL_NAME: owner, LABEL_ROLE: component.value}
+
+
+def selector_text(owner: str, component: Component) -> str:
+    """The same as one text, as kubectl and `/scale` take it."""
+    return ",".join(f"{key}={value}" for key, value in selector_labels(owner, component).items())
 
 
 def object_labels(owner: str, component: Component | None = None) -> dict[str, str]:

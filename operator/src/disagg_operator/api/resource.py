@@ -19,6 +19,37 @@ class NetworkPolicyMode(StrEnum):
     DISABLED = "Disabled"
 
 
+class Ratio(ApiModel):
+    """Band in which prefill replicas divided by decode replicas has to stay."""
+
+    model_config = ConfigDict(
+        json_schema_extra=with_rules(
+            rule("has(self.min) || has(self.max)", "set min, max or both"),
+            rule(
+                "!has(self.min) || !has(self.max) || self.min <= self.max",
+                "min is above max; lower it",
+                fieldPath=".min",
+            ),
+        )
+    )
+    min: Annotated[float, Field(gt=0, le=10000)] | None = Field(
+        None, description="Least prefill replicas for each decode replica, such as 0.25: one prefill for four decode."
+    )
+    max: Annotated[float, Field(gt=0, le=10000)] | None = Field(
+        None, description="Most prefill replicas for each decode replica."
+    )
+
+
+class SharedScaling(ApiModel):
+    """What holds for the counts of both roles together."""
+
+    ratio: Ratio | None = Field(
+        None,
+        description="A role that is scaled through its DisaggregatedInferenceScaler is held where this band ends. "
+        "Counts written into `replicas`, and a role at zero, are taken as they are.",
+    )
+
+
 class Spec(ApiModel):
     """What the user wishes. Only `model.uri` must be given."""
 
@@ -52,6 +83,7 @@ class Spec(ApiModel):
     engine: EngineSpec = Field(EngineSpec(), description="The engine, for both roles.")
     prefill: RoleSpec = Field(RoleSpec(), description="Pods that compute the KV of prompts.")
     decode: RoleSpec = Field(RoleSpec(), description="Pods that generate tokens.")
+    scaling: SharedScaling | None = Field(None, description="What holds for the counts of both roles together.")
     kv_store: KVStoreSpec = Field(KVStoreSpec(), description="The store through which prefill's KV reaches decode.")
     router: RouterSpec = Field(RouterSpec(), description="The one address that clients use.")
     api_key_secret_ref: SecretKeyRef | None = Field(
