@@ -11,6 +11,8 @@ from unit.build.samples import EXAMPLES, build, make, read_examples
 _PLURALS = {
     "ConfigMap": "configmaps",
     "Deployment": "deployments",
+    "DisaggregatedInferenceScaler": "disaggregatedinferencescalers",
+    "HorizontalPodAutoscaler": "horizontalpodautoscalers",
     "NetworkPolicy": "networkpolicies",
     "PodDisruptionBudget": "poddisruptionbudgets",
     "Role": "roles",
@@ -19,7 +21,7 @@ _PLURALS = {
     "ServiceAccount": "serviceaccounts",
 }
 # Their definitions are not Kubernetes' own.
-_FOREIGN = {"LeaderWorkerSet", "PodMonitor"}
+_FOREIGN = {"LeaderWorkerSet", "PodMonitor", "ScaledObject"}
 _RDMA = {"protocol": "rdma", "rdma": {"resourceName": "rdma/hca", "hostNetwork": "Required"}}
 _TEMPLATE = {
     "metadata": {"labels": {"team": "a"}},
@@ -68,6 +70,9 @@ def test_every_child_is_taken_and_a_second_apply_moves_nothing(rest: Rest, names
         # Without its owner: there is none here, and the garbage collector would take the child away.
         metadata = {"name": child["metadata"]["name"], "labels": child["metadata"]["labels"], "namespace": namespace}
         manifest = {**child, "metadata": metadata}
+        if child["kind"] == "DisaggregatedInferenceScaler":
+            # Its count is another manager's, who creates it.
+            manifest["spec"] = {**child["spec"], "replicas": 1}
         path = f"{path_of(manifest, namespace)}?fieldManager=test&force=true&fieldValidation=Strict"
         answers = [rest.ask("PATCH", path, manifest, "application/apply-patch+yaml") for _ in range(2)]
         where = f"{child['kind']} {child['metadata']['name']}"

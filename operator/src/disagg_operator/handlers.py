@@ -12,8 +12,8 @@ import kopf
 
 from disagg_operator.api.names import GROUP, LABEL_MANAGED_BY, LABEL_NAME, MANAGED_BY, PLURAL, VERSION
 from disagg_operator.build.inputs import ClusterFacts
-from disagg_operator.kube.kinds import POD, Kind
-from disagg_operator.kube.reading import list_kinds
+from disagg_operator.kube.kinds import POD, SCALER, Kind
+from disagg_operator.kube.reading import list_autoscalers, list_kinds
 from disagg_operator.reconcile import Key
 
 _SELECTOR: Final = f"{LABEL_MANAGED_BY}={MANAGED_BY}"
@@ -81,7 +81,8 @@ def build_settings(kinds: list[Kind], *, is_clusterwide: bool) -> kopf.OperatorS
 
 async def watch(listener: Listener, facts: ClusterFacts, namespaces: tuple[str, ...]) -> None:
     """Watch until cancelled, or until kopf gets a signal. Without namespaces: all of them."""
-    kinds = [*list_kinds(facts), POD]
+    # Scalers too where their CRD is not there yet: kopf finds them when it comes, if it may look for CRDs.
+    kinds = [*dict.fromkeys([*list_kinds(facts), SCALER, *list_autoscalers(facts), POD])]
     await kopf.operator(
         registry=build_registry(listener, kinds),
         settings=build_settings(kinds, is_clusterwide=not namespaces),

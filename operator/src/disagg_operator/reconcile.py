@@ -7,7 +7,7 @@ lost event or a stale read costs time and nothing else. docs/adr/0001-level-base
 import asyncio
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -17,21 +17,24 @@ from pydantic import ValidationError
 from disagg_operator.api.names import KIND
 from disagg_operator.api.resource import DisaggregatedInference
 from disagg_operator.build.desired import build_desired
-from disagg_operator.build.inputs import ClusterFacts, Desired, Pins
+from disagg_operator.build.inputs import ClusterFacts, Counts, Desired, Pins
 from disagg_operator.build.problems import find_problems
 from disagg_operator.kube.client import KubeClient
 from disagg_operator.kube.errors import ApiError
 from disagg_operator.kube.events import post_event
-from disagg_operator.kube.kinds import CONTROLLER_REVISION, RESOURCE
-from disagg_operator.kube.reading import observe, read_children, read_pods, read_unlabelled
+from disagg_operator.kube.kinds import CONTROLLER_REVISION, RESOURCE, SCALER
+from disagg_operator.kube.reading import observe, read_autoscalers, read_children, read_pods, read_unlabelled
 from disagg_operator.kube.writing import Refusal, write_changes
 from disagg_operator.metrics import Metrics
 from disagg_operator.plan.changes import Changes, owner_uid, plan_changes
+from disagg_operator.plan.counts import CountDecision, decide_counts, list_count_holders
+from disagg_operator.plan.drift import find_scaled_elsewhere
 from disagg_operator.plan.pins import decide_pins
 from disagg_operator.status.conditions import Expectation, Verdict, judge, judge_halt, judge_start
 from disagg_operator.status.observation import Observation
 from disagg_operator.status.reasons import Reason
 from disagg_operator.status.report import build_status, halted_status, is_same_status, plan_events, with_conditions
+from disagg_operator.status.scaler import find_stale_scalers
 from disagg_operator.workqueue import TryAgainError
 
 Manifest = dict[str, Any]
@@ -85,6 +88,7 @@ class Plan:
     desired: Desired
     changes: Changes
     is_update_available: bool
+    counted: CountDecision
 
 
 @dataclass(frozen=True)
@@ -125,6 +129,8 @@ class Reconciler:
                 read_children(self.client, self.facts(), key.namespace, key.name),
                 read_pods(self.client, key.namespace, key.name),
             )
+            # First, so that they go before the scalers that they move.
+            there = [*await read_autoscalers(self.client, self.facts(), body, there), *there]
             return await self._bring_about(Sight(body, there, pods))
         except ApiError as error:
             if error.is_conflict:
@@ -156,32 +162,40 @@ class Reconciler:
         problems = find_problems(resource, decision.pins, facts)
         if problems:
             return Halt(Reason.INVALID_SPEC, tell_problems(problems))
-        desired = build_desired(resource, decision.pins, facts)
+        holders = await read_unlabelled(self.client, list_count_holders(resource), sight.there)
+        sight = replace(sight, there=[*sight.there, *holders])
+        counted = decide_counts(resource, sight.own())
+        desired = build_desired(resource, decision.pins, facts, counted.counts)
         wanted = (*decision.records, *desired.children)
         there = [*sight.there, *await read_unlabelled(self.client, wanted, sight.there)]
         changes = plan_changes(wanted, there, resource.metadata.uid, KIND)
         if changes.conflicts or changes.leaving:
             return halt_for(changes)
-        has_update = decision.pins != self.pins and is_changed_by(self.pins, resource, desired, facts)
-        return Plan(resource, desired, changes, has_update)
+        has_update = decision.pins != self.pins and is_changed_by(self.pins, resource, desired, facts, counted.counts)
+        return Plan(resource, desired, changes, has_update, counted)
 
     async def _carry_out(self, sight: Sight, plan: Plan) -> float | None:
         old = sight.body.get("status", {})
         if not old.get("conditions"):
             old = await self._report(sight, old, {"observedGeneration": sight.metadata["generation"]}, judge_start())
-        live, refusals = await write_changes(self.client, plan.changes, self._count_write)
+        live, refusals = await write_changes(self.client, plan.changes, plan.counted.seeds, self._count_write)
         seen = await observe(self.client, sight.metadata, plan.desired.children, live, sight.pods)
         expected = Expectation(
             plan.desired.segments,
             has_own_connector=has_own_connector(plan.resource),
             has_managed_master=plan.resource.spec.kv_store.master.external is None,
             is_update_available=plan.is_update_available,
+            limits=plan.counted.limits,
         )
         verdicts = judge_refusals(seen, refusals) if refusals else judge(seen, expected)
         await self._report(sight, old, build_status(plan.resource, plan.desired, seen, expected), verdicts)
+        for scaler, status in find_stale_scalers(live, seen):
+            await self.client.apply_status(SCALER, scaler["metadata"], status)
         if refusals:
             waits = [refusal.error.retry_after for refusal in refusals if refusal.error.retry_after]
             raise TryAgainError(f"refused: {'; '.join(str(refusal) for refusal in refusals)}", max(waits, default=None))
+        for event in find_scaled_elsewhere(plan.resource, plan.changes):
+            await post_event(self.client, sight.metadata, event, now_text())
         return look_again(seen, verdicts)
 
     async def _halt(self, sight: Sight, halt: Halt) -> float:
@@ -208,11 +222,13 @@ class Reconciler:
         self.metrics.writes.labels(verb, kind).inc()
 
 
-def is_changed_by(pins: Pins, resource: DisaggregatedInference, desired: Desired, facts: ClusterFacts) -> bool:
+def is_changed_by(
+    pins: Pins, resource: DisaggregatedInference, desired: Desired, facts: ClusterFacts, counts: Counts
+) -> bool:
     """Whether other pins would build something else. Pins with which nothing can be built are none to move to."""
     if find_problems(resource, pins, facts):
         return False
-    return build_desired(resource, pins, facts).children != desired.children
+    return build_desired(resource, pins, facts, counts).children != desired.children
 
 
 def now_text() -> str:

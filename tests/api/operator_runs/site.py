@@ -30,6 +30,8 @@ KINDS = {
     "rolebindings": "/apis/rbac.authorization.k8s.io/v1",
     "poddisruptionbudgets": "/apis/policy/v1",
     "networkpolicies": "/apis/networking.k8s.io/v1",
+    "disaggregatedinferencescalers": "/apis/inference.disagg.io/v1alpha1",
+    "horizontalpodautoscalers": "/apis/autoscaling/v2",
 }
 _APPLY = "application/apply-patch+yaml"
 _MERGE = "application/merge-patch+json"

@@ -14,6 +14,7 @@ from api.manifests import resource
 from api.operator_runs.proxy import Faults, fault_proxy
 from api.operator_runs.site import Site, holds_for
 from api.operator_runs.test_quiet import count, is_up
+from api.operator_runs.test_scaling import BY_CPU
 from disagg_operator.build.inputs import ClusterFacts, Images, Pins
 from disagg_operator.kube.client import KubeClient
 from disagg_operator.kube.errors import ApiError
@@ -29,7 +30,7 @@ Json = dict[str, Any]
 pytestmark = pytest.mark.long
 
 PINS = Pins(Images("engine:1", "engine-cpu:1", "store:1", "router:1"))
-FACTS = ClusterFacts()
+FACTS = ClusterFacts(has_scaler=True)
 
 
 class CrashError(BaseException):
@@ -113,7 +114,8 @@ def renew(site: Site) -> None:
     if site.get("dinf", "llama") is not None:
         site.delete("dinf", "llama")
         eventually(lambda: not site.children("llama"), "the children before are gone", 60)
-    site.apply(resource("llama", prefill={"replicas": 2}))
+    scaling = {"minReplicas": 2, "maxReplicas": 4, "metrics": [BY_CPU]}
+    site.apply(resource("llama", prefill={"replicas": 2}, decode={"scaling": scaling}))
 
 
 def test_a_crash_at_any_write_costs_nothing_but_time(site: Site) -> None:

@@ -76,12 +76,12 @@ def test_drift_in_our_fields_is_repaired_and_other_fields_stay(site: Site, opera
 
 WRONG = {
     "no-memory": at("prefill.resources", {"limits": {"memory": "1Gi"}}),
-    "autoscaler": at("decode.scaling", {"minReplicas": 1, "maxReplicas": 2}),
+    "autoscaler": at("decode.scaling", {"minReplicas": 0, "maxReplicas": 2, "metrics": [{"type": "Resource"}]}),
     "owned-flag": at("decode.template", {"spec": {"containers": [{"name": "engine", "args": ["--port", "1"]}]}}),
 }
 PATHS = {
     "no-memory": "spec.prefill.resources",
-    "autoscaler": "spec.decode.scaling",
+    "autoscaler": "spec.decode.scaling.minReplicas",
     "owned-flag": "spec.decode.template",
 }
 

@@ -9,6 +9,7 @@ from disagg_operator.api.resource import DisaggregatedInference
 from disagg_operator.build.desired import build_desired
 from disagg_operator.build.inputs import ClusterFacts, Desired, Images, Manifest, Pins
 from disagg_operator.build.problems import find_problems
+from disagg_operator.plan.counts import decide_counts
 from mooncake_store_connector.problems import Problem
 
 ROOT = Path(__file__).parents[3]
@@ -23,7 +24,13 @@ PINS = Pins(
         router="registry.example/disagg/router:1.0.0",
     )
 )
-FACTS = ClusterFacts(operator_namespace="disagg-system", has_pod_monitor=True, has_leader_worker_set=True)
+FACTS = ClusterFacts(
+    operator_namespace="disagg-system",
+    has_pod_monitor=True,
+    has_leader_worker_set=True,
+    has_scaler=True,
+    has_scaled_object=True,
+)
 
 
 def make(spec: dict[str, Any] | None = None, *, name: str = "llama", **metadata: Any) -> DisaggregatedInference:
@@ -44,9 +51,9 @@ def read_examples(path: Path) -> list[DisaggregatedInference]:
 
 
 def build(resource: DisaggregatedInference, facts: ClusterFacts = FACTS, pins: Pins = PINS) -> Desired:
-    """Build a resource that must be without problems."""
+    """Build a resource that must be without problems, as it is at first sight."""
     assert find_problems(resource, pins, facts) == ()
-    return build_desired(resource, pins, facts)
+    return build_desired(resource, pins, facts, decide_counts(resource, []).counts)
 
 
 def problems(

@@ -13,7 +13,7 @@ from unit.build.samples import EXAMPLES, FACTS, PINS, ROOT, build, read_examples
 
 GOLDEN = ROOT / "tests" / "golden"
 # Kinds whose schema is not Kubernetes' own.
-FOREIGN = {"PodMonitor", "LeaderWorkerSet"}
+FOREIGN = {"PodMonitor", "LeaderWorkerSet", "DisaggregatedInferenceScaler", "ScaledObject"}
 
 examples = pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
 

@@ -4,6 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from disagg_operator.build.inputs import ClusterFacts
 from disagg_operator.build.problems import find_problems
 from mooncake_store_connector.problems import Problem
 from unit.build.samples import FACTS, PINS, build, engine, env_of, flag, make, only_problem, problems
@@ -219,10 +220,51 @@ def test_our_connector_keeps_its_settings_under_an_override() -> None:
     assert written["kv_load_failure_policy"] == "fail"
 
 
-def test_scaling_is_not_served_yet() -> None:
-    found = only_problem({"decode": {"scaling": {"maxReplicas": 4}}})
-    assert found.path == "spec.decode.scaling"
-    assert "use replicas" in found.remedy
+KEDA = {"triggers": [{"type": "cron"}]}
+
+
+@pytest.mark.parametrize(
+    ("without", "scaling", "path", "remedy"),
+    [
+        (replace(FACTS, has_scaler=False), {}, "spec.decode.scaling", "crds/"),
+        (replace(FACTS, has_scaled_object=False), {"keda": KEDA}, "spec.decode.scaling.keda", "install KEDA"),
+    ],
+)
+def test_scaling_by_what_the_cluster_lacks_is_refused_and_nothing_else(
+    without: ClusterFacts, scaling: dict[str, Any], path: str, remedy: str
+) -> None:
+    found = only_problem({"decode": {"scaling": scaling}}, facts=without)
+    assert found.path == path
+    assert remedy in found.remedy
+    build(make({"decode": {"scaling": scaling}}))
+    build(make({"decode": {"replicas": 2}}), facts=without)
+
+
+@pytest.mark.parametrize("field", ["scaleTargetRef", "minReplicaCount", "maxReplicaCount"])
+def test_fields_of_a_scaled_object_that_the_operator_writes_are_refused(field: str) -> None:
+    found = only_problem({"prefill": {"scaling": {"keda": {**KEDA, field: 1}}}})
+    assert found.path == f"spec.prefill.scaling.keda.{field}"
+
+
+def test_an_autoscaler_to_zero_needs_a_metric_that_is_there_without_pods() -> None:
+    by_cpu, by_pods, by_queue = ({"type": kind} for kind in ("Resource", "Pods", "External"))
+
+    def scaling(least: int, *metrics: dict[str, str]) -> dict[str, Any]:
+        return {"decode": {"scaling": {"minReplicas": least, "maxReplicas": 2, "metrics": list(metrics)}}}
+
+    for metrics in ([by_cpu], [by_pods, by_cpu]):
+        found = only_problem(scaling(0, *metrics))
+        assert found.path == "spec.decode.scaling.minReplicas"
+        assert "External or Object" in found.remedy
+        build(make(scaling(1, *metrics)))
+    build(make(scaling(0, by_cpu, by_queue)))
+    build(make({"decode": {"scaling": {"minReplicas": 0}}}))
+
+
+def test_a_ratio_that_holds_nobody_is_a_hint() -> None:
+    ratio = {"scaling": {"ratio": {"max": 1}}}
+    assert any("spec.scaling.ratio" in hint for hint in build(make(ratio)).hints)
+    assert not any("spec.scaling.ratio" in hint for hint in build(make({**ratio, "decode": {"scaling": {}}})).hints)
 
 
 @pytest.mark.parametrize(
@@ -344,11 +386,16 @@ def test_a_pasted_secret_is_not_repeated() -> None:
 def test_all_problems_are_told_at_once() -> None:
     spec = {
         "kvStore": {"segmentSize": "abc"},
-        "prefill": {"scaling": {}, "env": env("POD_IP", value="1")},
+        "prefill": {"scaling": {"keda": {"scaleTargetRef": {}}}, "env": env("POD_IP", value="1")},
         "decode": {"args": ["--port", "1"]},
     }
     paths = [p.path for p in find_problems(make(spec), PINS, FACTS)]
-    assert paths == ["spec.kvStore.segmentSize", "spec.decode.args", "spec.prefill.env[POD_IP]", "spec.prefill.scaling"]
+    assert paths == [
+        "spec.kvStore.segmentSize",
+        "spec.decode.args",
+        "spec.prefill.env[POD_IP]",
+        "spec.prefill.scaling.keda.scaleTargetRef",
+    ]
 
 
 def test_a_problem_reads_as_one_sentence() -> None:

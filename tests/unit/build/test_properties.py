@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 from disagg_operator.build.desired import build_desired
-from disagg_operator.build.inputs import Desired
+from disagg_operator.build.inputs import Counts, Desired
 from disagg_operator.build.problems import find_problems
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -127,7 +127,7 @@ def test_a_secret_in_the_wrong_place_reaches_neither_manifests_nor_messages(spec
     found = find_problems(resource, PINS, FACTS)
     assert SECRET not in " ".join(str(problem) for problem in found)
     if not found:
-        desired = build_desired(resource, PINS, FACTS)
+        desired = build_desired(resource, PINS, FACTS, Counts())
         assert SECRET not in json.dumps(desired.children)
         assert SECRET not in " ".join(desired.hints)
 
@@ -149,4 +149,4 @@ def test_any_raw_field_is_judged_without_an_exception(template: dict[str, Any], 
     spec = {"decode": {"template": template, "kvTransferConfig": raw}, "kvStore": {"config": raw}}
     resource = make(spec)
     if not find_problems(resource, PINS, FACTS):
-        build_desired(resource, PINS, FACTS)
+        build_desired(resource, PINS, FACTS, Counts())

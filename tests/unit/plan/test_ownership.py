@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from disagg_operator.api.names import FIELD_MANAGER
-from disagg_operator.plan.ownership import ANNOTATION_APPLIED, is_as_applied, with_digest
+from disagg_operator.plan.ownership import ANNOTATION_APPLIED, find_writer, is_as_applied, is_ours, with_digest
 
 WANTED = with_digest(
     {
@@ -116,3 +116,18 @@ def test_a_manifest_is_not_changed() -> None:
     manifest = {"metadata": {"name": "a", "annotations": {"b": "c"}}}
     with_digest(manifest)
     assert manifest == {"metadata": {"name": "a", "annotations": {"b": "c"}}}
+
+
+def test_one_field_is_ours_until_somebody_writes_another_value() -> None:
+    assert is_ours(live(), "spec", "replicas")
+    assert find_writer(live(), "spec", "replicas") == ""
+    taken = live(without("f:spec/f:replicas"))
+    entry = {"operation": "Update", "fieldsV1": {"f:spec": {"f:replicas": {}}}}
+    taken["metadata"]["managedFields"] += [
+        {**entry, "manager": "earlier", "time": "2026-11-30T00:00:00Z"},
+        {**entry, "manager": "kubectl", "time": "2026-11-30T00:00:01Z", "subresource": "scale"},
+        {**entry, "manager": "elsewhere", "time": "2026-11-30T00:00:02Z", "fieldsV1": {"f:spec": {"f:args": {}}}},
+    ]
+    assert not is_ours(taken, "spec", "replicas")
+    assert find_writer(taken, "spec", "replicas") == "kubectl"
+    assert not is_ours({"metadata": {}}, "spec", "replicas")

@@ -45,6 +45,7 @@ def test_a_new_operator_changes_nothing() -> None:
         {"decode": {"replicas": 0}},
         {"decode": {"scaling": {"minReplicas": 2}}},
         {"router": {"replicas": 3}},
+        {"prefill": {"scaling": {}}, "scaling": {"ratio": {"min": 0.5}}},
     ],
     ids=str,
 )

@@ -8,7 +8,15 @@ from typing import Any
 
 import pytest
 from disagg_operator.api.names import Component
-from disagg_operator.status.conditions import Expectation, Verdict, judge, judge_halt, judge_start, merge_conditions
+from disagg_operator.status.conditions import (
+    Expectation,
+    Limit,
+    Verdict,
+    judge,
+    judge_halt,
+    judge_start,
+    merge_conditions,
+)
 from disagg_operator.status.observation import Observation, Part
 from disagg_operator.status.reasons import ConditionType, Reason
 from hypothesis import given
@@ -42,8 +50,18 @@ def test_all_is_well() -> None:
         T.PROGRESSING: ("False", Reason.SETTLED),
         T.DEGRADED: ("False", Reason.AS_WISHED),
         T.KV_SHARING: ("True", Reason.SEGMENTS_REGISTERED),
+        T.SCALING_LIMITED: ("False", Reason.AS_WISHED),
         T.UPDATE_AVAILABLE: ("False", Reason.UP_TO_DATE),
     }
+
+
+def test_what_is_held_back_is_told_and_is_no_trouble_of_pods() -> None:
+    limits = (Limit(Reason.RATIO_GUARD, "decode waits"), Limit(Reason.CANNOT_WAKE, "prefill sleeps"))
+    told = {verdict.type: verdict for verdict in judge(seen(), replace(EXPECTED, limits=limits))}
+    limited = told[T.SCALING_LIMITED]
+    assert (limited.status, limited.reason) == ("True", Reason.RATIO_GUARD)
+    assert limited.message == "decode waits; prefill sleeps"
+    assert told[T.READY].status == "True", "what is run is as it should be"
 
 
 PREFILL, DECODE, MASTER = Component.PREFILL, Component.DECODE, Component.MASTER

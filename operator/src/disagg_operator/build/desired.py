@@ -8,7 +8,7 @@ from disagg_operator.build.disruption import build_disruption_budget
 from disagg_operator.build.engine_pod import build_engine_template
 from disagg_operator.build.engine_workload import build_engine_workload
 from disagg_operator.build.hints import find_hints
-from disagg_operator.build.inputs import ClusterFacts, Context, Desired, Manifest, Pins, service_host
+from disagg_operator.build.inputs import ClusterFacts, Context, Counts, Desired, Manifest, Pins, service_host
 from disagg_operator.build.master import build_master
 from disagg_operator.build.memory import derive_pool_bytes
 from disagg_operator.build.metadata_store import build_metadata_store
@@ -23,6 +23,7 @@ from disagg_operator.build.router_access import (
     build_router_role_binding,
     build_router_service_account,
 )
+from disagg_operator.build.scaler import build_autoscaler, build_scaler
 from disagg_operator.build.services import (
     build_engine_service,
     build_master_service,
@@ -32,9 +33,9 @@ from disagg_operator.build.services import (
 from disagg_operator.build.store_config import derive_store_config
 
 
-def build_desired(resource: DisaggregatedInference, pins: Pins, facts: ClusterFacts) -> Desired:
+def build_desired(resource: DisaggregatedInference, pins: Pins, facts: ClusterFacts, counts: Counts) -> Desired:
     """The children of a resource that has no problems (`find_problems`). The same input gives the same output."""
-    context = Context(resource, pins, facts)
+    context = Context(resource, pins, facts, counts)
     kv_revision = derive_kv_revision(context)
     templates = {role: build_engine_template(context, role, kv_revision) for role in ENGINE_ROLES}
     children: list[Manifest | None] = [
@@ -47,10 +48,12 @@ def build_desired(resource: DisaggregatedInference, pins: Pins, facts: ClusterFa
         build_metadata_service(context),
         *(build_engine_service(context, role) for role in ENGINE_ROLES),
         build_router_service(context),
+        *(build_scaler(context, role) for role in ENGINE_ROLES),
         build_master(context),
         build_metadata_store(context),
         *(build_engine_workload(context, role, templates[role]) for role in ENGINE_ROLES),
         build_router(context),
+        *(build_autoscaler(context, role) for role in ENGINE_ROLES),
         *(build_disruption_budget(context, component) for component in Component),
         *(build_pod_monitor(context, component) for component in Component),
     ]
@@ -62,7 +65,7 @@ def build_desired(resource: DisaggregatedInference, pins: Pins, facts: ClusterFa
         endpoint=derive_endpoint(context),
         hints=find_hints(resource),
         segments={role.value: _count_segments(resource, role) for role in ENGINE_ROLES},
-        pool_bytes=derive_pool_bytes(resource),
+        pool_bytes=derive_pool_bytes(resource, counts),
     )
 
 

@@ -3,7 +3,6 @@
 from disagg_operator.api.names import ENGINE_ROLES, Component, child_name, selector_labels
 from disagg_operator.build.inputs import Context, Manifest
 from disagg_operator.build.objects import build_object
-from disagg_operator.build.roles import derive_replicas, role_spec
 
 
 def build_disruption_budget(context: Context, component: Component) -> Manifest | None:
@@ -22,5 +21,5 @@ def build_disruption_budget(context: Context, component: Component) -> Manifest 
 
 def _count(context: Context, component: Component) -> int:
     if component in ENGINE_ROLES:
-        return derive_replicas(role_spec(context.spec, component))
+        return context.counts.of(component)
     return context.spec.router.replicas if component is Component.ROUTER else 1

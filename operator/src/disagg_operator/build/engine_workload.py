@@ -7,7 +7,7 @@ from disagg_operator.api.names import Component, child_name, selector_labels
 from disagg_operator.build.engine_pod import build_worker_template
 from disagg_operator.build.inputs import Context, Manifest
 from disagg_operator.build.objects import build_object
-from disagg_operator.build.roles import derive_replicas, role_spec
+from disagg_operator.build.roles import role_spec
 
 
 def build_engine_workload(context: Context, role: Component, template: Manifest) -> Manifest:
@@ -20,7 +20,7 @@ def build_engine_workload(context: Context, role: Component, template: Manifest)
 def _build_deployment(context: Context, role: Component, template: Manifest) -> Manifest:
     wish = role_spec(context.spec, role)
     spec: dict[str, Any] = {
-        "replicas": derive_replicas(wish),
+        "replicas": context.counts.of(role),
         "selector": {"matchLabels": selector_labels(context.name, role)},
         "strategy": {"type": "RollingUpdate", "rollingUpdate": _build_rollout(wish)},
         "progressDeadlineSeconds": context.spec.progress_deadline_seconds,
@@ -40,7 +40,7 @@ def _build_leader_worker_set(context: Context, role: Component, template: Manife
         "workerTemplate": build_worker_template(template, role),
     }
     spec = {
-        "replicas": derive_replicas(wish),
+        "replicas": context.counts.of(role),
         "startupPolicy": "LeaderCreated",
         "rolloutStrategy": {"type": "RollingUpdate", "rollingUpdateConfiguration": _build_rollout(wish)},
         "leaderWorkerTemplate": group,

@@ -20,7 +20,7 @@ def find_hints(resource: DisaggregatedInference) -> tuple[str, ...]:
     hints = [*derive_store_config(resource).hints, *_find_model_hints(resource.spec)]
     for role in ENGINE_ROLES:
         hints += _find_role_hints(resource, role)
-    hints += [*_find_geometry_hints(resource.spec), *_find_policy_hints(resource)]
+    hints += [*_find_geometry_hints(resource.spec), *_find_policy_hints(resource), *_find_ratio_hints(resource.spec)]
     return tuple(hint[:_MAX_LENGTH] for hint in hints[:_MAX_HINTS])
 
 
@@ -62,6 +62,12 @@ def _find_policy_hints(resource: DisaggregatedInference) -> Iterator[str]:
             "spec.kvStore.rdma.hostNetwork: NetworkPolicies cannot tell engines on the node's network from others, so "
             "the store's servers take connections from the whole cluster, and no policy guards the engines"
         )
+
+
+def _find_ratio_hints(spec: Spec) -> Iterator[str]:
+    is_scaled = any(role_spec(spec, role).scaling is not None for role in ENGINE_ROLES)
+    if spec.scaling is not None and spec.scaling.ratio is not None and not is_scaled:
+        yield "spec.scaling.ratio: has no effect; it holds what scalers ask for, and no role has scaling"
 
 
 def _find_geometry_hints(spec: Spec) -> Iterator[str]:

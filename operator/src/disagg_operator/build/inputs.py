@@ -44,6 +44,20 @@ class ClusterFacts:
     ip_family: Literal["IPv4", "IPv6"] = "IPv4"
     has_pod_monitor: bool = False
     has_leader_worker_set: bool = False
+    has_scaler: bool = False
+    has_scaled_object: bool = False
+
+
+@dataclass(frozen=True)
+class Counts:
+    """Replicas that each engine role is to run now. Who decides them is no matter of building."""
+
+    prefill: int = 1
+    decode: int = 1
+
+    def of(self, role: Component) -> int:
+        """The replicas of one engine role."""
+        return self.prefill if role is Component.PREFILL else self.decode
 
 
 @dataclass(frozen=True)
@@ -53,6 +67,7 @@ class Context:
     resource: DisaggregatedInference
     pins: Pins
     facts: ClusterFacts
+    counts: Counts = Counts()
 
     @property
     def name(self) -> str:

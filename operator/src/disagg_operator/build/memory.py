@@ -19,8 +19,9 @@ from typing import Final
 from disagg_operator.api.engine import Device
 from disagg_operator.api.names import ENGINE_ROLES, Component
 from disagg_operator.api.resource import DisaggregatedInference, Spec
+from disagg_operator.build.inputs import Counts
 from disagg_operator.build.quantities import GI, parse_quantity
-from disagg_operator.build.roles import count_pod_ranks, count_replica_ranks, derive_env, derive_replicas, role_spec
+from disagg_operator.build.roles import count_pod_ranks, count_replica_ranks, derive_env, role_spec
 from disagg_operator.build.store_config import derive_store_config
 
 _POD_BASE: Final = {Device.CUDA: 2 * GI, Device.CPU: 1 * GI}
@@ -56,10 +57,9 @@ def _derive_kv_cache(spec: Spec, role: Component) -> int:
     return GI * (int(text) if text.isdigit() else DEFAULT_CPU_KV_CACHE_GIB)
 
 
-def derive_pool_bytes(resource: DisaggregatedInference) -> int:
+def derive_pool_bytes(resource: DisaggregatedInference, counts: Counts) -> int:
     """Memory of the whole store when every wished replica is up. Raises ConfigError."""
-    roles = [role_spec(resource.spec, role) for role in ENGINE_ROLES]
-    ranks = sum(derive_replicas(role) * count_replica_ranks(role) for role in roles)
+    ranks = sum(counts.of(role) * count_replica_ranks(role_spec(resource.spec, role)) for role in ENGINE_ROLES)
     return ranks * derive_store_config(resource).segment_size
 
 

@@ -10,6 +10,7 @@ from disagg_operator.build.check_args import find_args_problems, find_pasted_tok
 from disagg_operator.build.check_env import find_entry_problems, find_env_problems
 from disagg_operator.build.check_references import find_name_problems, find_reference_problems
 from disagg_operator.build.check_resources import find_resource_problems, is_over_nodes
+from disagg_operator.build.check_scaling import find_scaling_problems
 from disagg_operator.build.check_template import (
     MASTER_RULES,
     ROUTER_RULES,
@@ -43,6 +44,7 @@ def find_problems(resource: DisaggregatedInference, pins: Pins, facts: ClusterFa
     ]
     for role in ENGINE_ROLES:
         problems += _find_role_problems(resource, role)
+        problems += find_scaling_problems(f"spec.{role}.scaling", role_spec(spec, role).scaling, facts)
     return tuple(dict.fromkeys(problems))
 
 
@@ -60,9 +62,6 @@ def _find_image_problems(context: Context) -> Iterator[Problem]:
 
 def _find_role_problems(resource: DisaggregatedInference, role: Component) -> Iterator[Problem]:
     wish, path = role_spec(resource.spec, role), f"spec.{role}"
-    if wish.scaling is not None:
-        remedy = "not served by this version; use replicas"
-        yield Problem(f"{path}.scaling", "an autoscaler is asked for", remedy)
     yield from _find_transfer_problems(f"{path}.kvTransferConfig", wish.kv_transfer_config, role)
     found = find_template_problems(f"{path}.template", wish.template, engine_rules(role))
     yield from found

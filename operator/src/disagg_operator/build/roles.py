@@ -16,7 +16,9 @@ def role_spec(spec: Spec, role: Component) -> RoleSpec:
 
 
 def derive_replicas(role: RoleSpec) -> int:
-    """Wished replicas: as written, else 1."""
+    """Replicas of a role that nothing has scaled yet: as written, else 1 or what its autoscaler begins with."""
+    if role.scaling is not None:
+        return max(1, role.scaling.min_replicas)
     return 1 if role.replicas is None else role.replicas
 
 

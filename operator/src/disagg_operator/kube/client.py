@@ -118,9 +118,9 @@ class KubeClient:
         }
         await self._call("PATCH", kind.path(namespace, name) + "/status", _AS_US, body, _APPLY)
 
-    async def create(self, kind: Kind, namespace: str, body: Manifest) -> Manifest:
-        """Create an object."""
-        return await self._call("POST", kind.path(namespace), [("fieldManager", FIELD_MANAGER)], body)
+    async def create(self, kind: Kind, namespace: str, body: Manifest, manager: str = FIELD_MANAGER) -> Manifest:
+        """Create an object. Its fields are the manager's."""
+        return await self._call("POST", kind.path(namespace), [("fieldManager", manager)], body)
 
     async def replace(self, kind: Kind, namespace: str, name: str, body: Manifest) -> Manifest:
         """Replace an object; its resourceVersion must still be the current one."""

@@ -35,6 +35,9 @@ DISRUPTION_BUDGET: Final = Kind("policy/v1", "PodDisruptionBudget", "poddisrupti
 NETWORK_POLICY: Final = Kind("networking.k8s.io/v1", "NetworkPolicy", "networkpolicies")
 POD_MONITOR: Final = Kind("monitoring.coreos.com/v1", "PodMonitor", "podmonitors")
 LEADER_WORKER_SET: Final = Kind("leaderworkerset.x-k8s.io/v1", "LeaderWorkerSet", "leaderworkersets")
+SCALER: Final = Kind(names.API_VERSION, names.SCALER_KIND, names.SCALER_PLURAL)
+AUTOSCALER: Final = Kind("autoscaling/v2", "HorizontalPodAutoscaler", "horizontalpodautoscalers")
+SCALED_OBJECT: Final = Kind("keda.sh/v1alpha1", "ScaledObject", "scaledobjects")
 POD: Final = Kind("v1", "Pod", "pods")
 EVENT: Final = Kind("v1", "Event", "events")
 LEASE: Final = Kind("coordination.k8s.io/v1", "Lease", "leases")
@@ -52,8 +55,10 @@ CHILDREN: Final = (
     DISRUPTION_BUDGET,
     NETWORK_POLICY,
 )
-OPTIONAL_CHILDREN: Final = (POD_MONITOR, LEADER_WORKER_SET)
-_BY_TYPE: Final = {(kind.api_version, kind.kind): kind for kind in (*CHILDREN, *OPTIONAL_CHILDREN)}
+OPTIONAL_CHILDREN: Final = (POD_MONITOR, LEADER_WORKER_SET, SCALER)
+# They stand beside scalers alone, so other resources' reconciles need not ask for them.
+AUTOSCALERS: Final = (AUTOSCALER, SCALED_OBJECT)
+_BY_TYPE: Final = {(kind.api_version, kind.kind): kind for kind in (*CHILDREN, *OPTIONAL_CHILDREN, *AUTOSCALERS)}
 
 
 def kind_of(manifest: Manifest) -> Kind:

@@ -5,18 +5,29 @@ import logging
 from collections.abc import Iterable
 from typing import Final
 
-from disagg_operator.api.names import LABEL_MANAGED_BY, LABEL_NAME, LABEL_ROLE, MANAGED_BY, PORT_MASTER_ADMIN, Component
+from disagg_operator.api.names import (
+    ENGINE_ROLES,
+    LABEL_MANAGED_BY,
+    LABEL_NAME,
+    LABEL_ROLE,
+    MANAGED_BY,
+    PORT_MASTER_ADMIN,
+    Component,
+)
 from disagg_operator.api.names import child_name as name_of_child
 from disagg_operator.build.inputs import ClusterFacts
 from disagg_operator.kube.client import KubeClient
 from disagg_operator.kube.errors import ApiError
 from disagg_operator.kube.kinds import (
+    AUTOSCALER,
     CHILDREN,
     DEPLOYMENT,
     EVENT,
     LEADER_WORKER_SET,
     POD,
     POD_MONITOR,
+    SCALED_OBJECT,
+    SCALER,
     Kind,
     Manifest,
     kind_of,
@@ -40,16 +51,41 @@ _log = logging.getLogger(__name__)
 
 
 def list_kinds(facts: ClusterFacts) -> list[Kind]:
-    """Kinds of children that this cluster can have."""
-    optional = {POD_MONITOR: facts.has_pod_monitor, LEADER_WORKER_SET: facts.has_leader_worker_set}
+    """Kinds of children that every resource in this cluster can have."""
+    optional = {
+        POD_MONITOR: facts.has_pod_monitor,
+        LEADER_WORKER_SET: facts.has_leader_worker_set,
+        SCALER: facts.has_scaler,
+    }
     return [*CHILDREN, *(kind for kind, is_served in optional.items() if is_served)]
 
 
+def list_autoscalers(facts: ClusterFacts) -> list[Kind]:
+    """Kinds of children that stand beside scalers."""
+    return [AUTOSCALER, SCALED_OBJECT] if facts.has_scaled_object else [AUTOSCALER]
+
+
 async def read_children(client: KubeClient, facts: ClusterFacts, namespace: str, name: str) -> list[Manifest]:
-    """Every object that carries this resource's labels, whoever owns it."""
+    """Every object that carries this resource's labels, whoever owns it. Autoscalers are read apart."""
+    return await _list_labelled(client, list_kinds(facts), namespace, name)
+
+
+async def _list_labelled(client: KubeClient, kinds: Iterable[Kind], namespace: str, name: str) -> list[Manifest]:
     selector = f"{LABEL_NAME}={name},{LABEL_MANAGED_BY}={MANAGED_BY}"
-    lists = await asyncio.gather(*(client.list(kind, namespace, selector) for kind in list_kinds(facts)))
+    lists = await asyncio.gather(*(client.list(kind, namespace, selector) for kind in kinds))
     return [item for items in lists for item in items]
+
+
+async def read_autoscalers(
+    client: KubeClient, facts: ClusterFacts, body: Manifest, there: Iterable[Manifest]
+) -> list[Manifest]:
+    """The autoscalers with the labels of a resource that has scalers, or may have had them: its spec is new."""
+    spec, metadata = body["spec"], body["metadata"]
+    is_scaled = any("scaling" in spec.get(role, {}) for role in ENGINE_ROLES)
+    is_new = body.get("status", {}).get("observedGeneration") != metadata["generation"]
+    if not is_scaled and not is_new and not any(child["kind"] == SCALER.kind for child in there):
+        return []
+    return await _list_labelled(client, list_autoscalers(facts), metadata["namespace"], metadata["name"])
 
 
 async def read_pods(client: KubeClient, namespace: str, name: str) -> list[Manifest]:

@@ -1,12 +1,13 @@
 """Carries out a plan: applies, then prunes. Refusals are collected, so that one does not keep the others back."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from disagg_operator.api.names import SCALER_KIND, SEED_MANAGER
 from disagg_operator.kube.client import KubeClient
 from disagg_operator.kube.errors import ApiError
-from disagg_operator.kube.kinds import Manifest
+from disagg_operator.kube.kinds import SCALER, Manifest
 from disagg_operator.plan.changes import Changes, object_key
 
 _log = logging.getLogger(__name__)
@@ -26,10 +27,11 @@ class Refusal:
 
 
 async def write_changes(
-    client: KubeClient, changes: Changes, on_write: OnWrite
+    client: KubeClient, changes: Changes, seeds: Mapping[str, int], on_write: OnWrite
 ) -> tuple[list[Manifest], tuple[Refusal, ...]]:
     """Returns the live children after it, and what was refused. Nothing is pruned after a refusal.
 
+    `seeds` has the counts that new scalers begin with, by name.
     `on_write` is told verb and kind of each write. Raises ApiError on a conflict and when nobody answers.
     """
     live = dict(changes.live)
@@ -38,6 +40,9 @@ async def write_changes(
         key = object_key(manifest)
         uid = changes.live[key]["metadata"]["uid"] if key in changes.live else ""
         try:
+            if key[0] == SCALER_KIND and not uid:
+                uid = await _create_scaler(client, manifest, seeds[key[1]])
+                on_write("create", key[0])
             live[key] = await client.apply(manifest, uid)
         except ApiError as error:
             if error.is_unreachable or error.is_conflict:
@@ -53,6 +58,14 @@ async def write_changes(
         on_write("delete", key[0])
         _log.info("%s: deleted %s %s", _owner(manifest), *key)
     return list(live.values()), tuple(refusals)
+
+
+async def _create_scaler(client: KubeClient, manifest: Manifest, count: int) -> str:
+    """Create a scaler with its first count, which is not this operator's from then on. Returns its UID."""
+    body = {**manifest, "spec": {**manifest["spec"], "replicas": count}}
+    created = await client.create(SCALER, manifest["metadata"]["namespace"], body, SEED_MANAGER)
+    _log.info("%s: created %s %s with %d", _owner(manifest), SCALER_KIND, manifest["metadata"]["name"], count)
+    return str(created["metadata"]["uid"])
 
 
 def _owner(manifest: Manifest) -> str:

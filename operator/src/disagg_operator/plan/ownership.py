@@ -7,6 +7,7 @@ digest that we put into an annotation is that of the manifest. No dry run, no gu
 
 import hashlib
 import json
+from collections.abc import Iterable
 from typing import Any, Final
 
 from disagg_operator.api.names import FIELD_MANAGER, GROUP
@@ -33,6 +34,29 @@ def is_as_applied(manifest: Manifest, live: Manifest) -> bool:
     body = {key: value for key, value in manifest.items() if key not in ("apiVersion", "kind", "metadata")}
     metadata = {key: value for key, value in manifest["metadata"].items() if key not in ("name", "namespace")}
     return fields is not None and _owns({**body, "metadata": metadata}, fields)
+
+
+def is_ours(live: Manifest, *path: str) -> bool:
+    """Whether one field is in what we applied, and nobody has written another value since."""
+    return _has(_our_fields(live), path)
+
+
+def find_writer(live: Manifest, *path: str) -> str:
+    """The manager, other than us, that wrote a field last; empty when there is none."""
+    written = [
+        (str(entry.get("time", "")), str(entry["manager"]))
+        for entry in live["metadata"].get("managedFields", [])
+        if entry.get("manager") != FIELD_MANAGER and _has(entry.get("fieldsV1"), path)
+    ]
+    return max(written, default=("", ""))[1]
+
+
+def _has(fields: Manifest | None, path: Iterable[str]) -> bool:
+    for key in path:
+        if fields is None or f"f:{key}" not in fields:
+            return False
+        fields = fields[f"f:{key}"]
+    return True
 
 
 def _our_fields(live: Manifest) -> Manifest | None:

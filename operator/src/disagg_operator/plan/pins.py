@@ -55,10 +55,11 @@ def _belongs(data: Manifest, resource: DisaggregatedInference) -> bool:
 
 def without_counts(spec: Spec) -> Spec:
     """The wish without what scales."""
-    parts = {
+    parts: dict[str, Any] = {
         "prefill": spec.prefill.model_copy(update={"replicas": None, "scaling": None}),
         "decode": spec.decode.model_copy(update={"replicas": None, "scaling": None}),
         "router": spec.router.model_copy(update={"replicas": 1}),
+        "scaling": None,
     }
     return spec.model_copy(update=parts)
 

@@ -37,6 +37,14 @@ class Verdict:
 
 
 @dataclass(frozen=True)
+class Limit:
+    """Why a role does not run what its scaler asks for, or cannot be woken by its autoscaler."""
+
+    reason: Reason
+    message: str
+
+
+@dataclass(frozen=True)
 class Expectation:
     """What the observation is held against: segments that ready engines register, and the user's wishes."""
 
@@ -44,6 +52,7 @@ class Expectation:
     has_own_connector: bool = True
     has_managed_master: bool = True
     is_update_available: bool = False
+    limits: tuple[Limit, ...] = ()
 
 
 def judge(seen: Observation, expected: Expectation) -> list[Verdict]:
@@ -55,6 +64,7 @@ def judge(seen: Observation, expected: Expectation) -> list[Verdict]:
         progressing,
         judge_degraded(seen),
         judge_kv_sharing(seen, expected),
+        judge_scaling(expected),
         judge_update(expected),
     ]
     if progressing.reason == Reason.PROGRESS_DEADLINE_EXCEEDED:
@@ -154,6 +164,15 @@ def expected_segments(seen: Observation, expected: Expectation) -> int:
     """Segments that the ready engines should have registered."""
     roles = (Component.PREFILL, Component.DECODE)
     return sum(seen.parts[role].ready * expected.segments_per_replica.get(role.value, 0) for role in roles)
+
+
+def judge_scaling(expected: Expectation) -> Verdict:
+    """True while a role's scaler is not followed, or its autoscaler cannot do what it is there for."""
+    if not expected.limits:
+        message = "every role runs the count that is wished"
+        return Verdict(ConditionType.SCALING_LIMITED, False, Reason.AS_WISHED, message)
+    message = "; ".join(limit.message for limit in expected.limits)
+    return Verdict(ConditionType.SCALING_LIMITED, True, expected.limits[0].reason, message)
 
 
 def judge_update(expected: Expectation) -> Verdict:

@@ -47,6 +47,11 @@ class Part:
         return self.exists and self.is_observed and counts == (self.wished, self.wished, self.wished)
 
     @property
+    def is_rolling(self) -> bool:
+        """Whether pods are being replaced, or the controller has yet to see whether they must be. Not when stuck."""
+        return self.exists and not self.is_stuck and (not self.is_observed or self.updated < self.replicas)
+
+    @property
     def is_lost(self) -> bool:
         """Whether pods are wished and none serves, though the rollout had come to its end before.
 

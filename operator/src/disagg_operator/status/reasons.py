@@ -11,6 +11,7 @@ class ConditionType(StrEnum):
     PROGRESSING = "Progressing"
     DEGRADED = "Degraded"
     KV_SHARING = "KVSharing"
+    SCALING_LIMITED = "ScalingLimited"
     UPDATE_AVAILABLE = "UpdateAvailable"
     RECONCILING = "Reconciling"
     STALLED = "Stalled"
@@ -53,5 +54,9 @@ class Reason(StrEnum):
     MASTER_UNREACHABLE = "MasterUnreachable"
     MASTER_EXTERNAL = "MasterExternal"
     CONNECTOR_REPLACED = "ConnectorReplaced"
+    # Scaling.
+    RATIO_GUARD = "RatioGuard"
+    ROLLOUT_IN_PROGRESS = "RolloutInProgress"
+    CANNOT_WAKE = "CannotWake"
     # Updates.
     OPERATOR_DEFAULTS_CHANGED = "OperatorDefaultsChanged"

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
-from disagg_operator.api.names import ENGINE_ROLES, Component, selector_labels
+from disagg_operator.api.names import ENGINE_ROLES, Component, selector_text
 from disagg_operator.api.resource import DisaggregatedInference
 from disagg_operator.build.inputs import Desired
 from disagg_operator.status.conditions import Expectation, Verdict, expected_segments, merge_conditions
@@ -57,9 +57,7 @@ def _role_counts(part: Part) -> Manifest:
 
 
 def _role_names(resource: DisaggregatedInference, desired: Desired, role: Component) -> Manifest:
-    labels = selector_labels(resource.metadata.name, role)
-    selector = ",".join(f"{key}={value}" for key, value in labels.items())
-    return {"selector": selector, "revision": desired.revisions[role.value]}
+    return {"selector": selector_text(resource.metadata.name, role), "revision": desired.revisions[role.value]}
 
 
 def halted_status(generation: int, old: Manifest, seen: Observation) -> Manifest:
@@ -102,10 +100,13 @@ _EVENTS: Final = {
     ConditionType.AVAILABLE: ("Available", "NotAvailable"),
     ConditionType.KV_SHARING: ("KVSharing", "KVSharingLost"),
     ConditionType.DEGRADED: ("Degraded", "Recovered"),
+    ConditionType.SCALING_LIMITED: ("ScalingLimited", "ScalingAsWished"),
     ConditionType.UPDATE_AVAILABLE: ("UpdateAvailable", ""),
     ConditionType.STALLED: ("Stalled", ""),
 }
 _WARNINGS: Final = frozenset({"NotAvailable", "KVSharingLost", "Degraded", "Stalled"})
+# Another reason of these is news too.
+_RETOLD: Final = frozenset({ConditionType.DEGRADED, ConditionType.STALLED, ConditionType.SCALING_LIMITED})
 # While these keep the operator from writing, they are told by their own name.
 _OBSTACLES: Final = frozenset(
     {Reason.RESOURCE_CONFLICT, Reason.FORBIDDEN, Reason.API_ERROR, Reason.WAITING_FOR_OLD_CHILDREN}
@@ -137,9 +138,7 @@ def _tell_condition(known: Manifest, condition: Manifest) -> Event | None:
         is_news = condition["reason"] in _OBSTACLES and condition["reason"] != known.get("reason")
         return Event("Warning", condition["reason"], condition["message"]) if is_news else None
     became, ended = _EVENTS.get(kind, ("", ""))
-    has_new_reason = kind in (ConditionType.DEGRADED, ConditionType.STALLED) and condition["reason"] != known.get(
-        "reason"
-    )
+    has_new_reason = kind in _RETOLD and condition["reason"] != known.get("reason")
     if is_true and (not was_true or has_new_reason):
         name = became
     elif was_true and not is_true:

@@ -1,0 +1,124 @@
+"""Scaling where a kind is missing at first and comes later, and by Kubernetes' own autoscaler.
+
+An API server of its own: the CRDs that it lacks, others need.
+"""
+
+import itertools
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from api.conftest import install_crd, install_scaler_crd
+from api.manifests import resource
+from api.operator_runs.site import Site
+from api.operator_runs.test_scaling import AUTOSCALERS, BY_CPU, SCALERS, runs, scale, settle, wished
+from api.rest import Rest
+from cluster import apiserver, paths
+from cluster.apiserver import ApiServer
+from demo.kubectl import Kubectl
+from router.programs import eventually
+
+Json = dict[str, Any]
+_OBJECT: Json = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+# As little of KEDA's definition as makes the kind known: its own is not at hand here.
+SCALED_OBJECTS: Json = {
+    "apiVersion": "apiextensions.k8s.io/v1",
+    "kind": "CustomResourceDefinition",
+    "metadata": {"name": "scaledobjects.keda.sh"},
+    "spec": {
+        "group": "keda.sh",
+        "scope": "Namespaced",
+        "names": {"kind": "ScaledObject", "plural": "scaledobjects", "singular": "scaledobject"},
+        "versions": [
+            {"name": "v1alpha1", "served": True, "storage": True, "schema": {"openAPIV3Schema": _OBJECT}},
+        ],
+    },
+}
+
+_numbers = itertools.count(1)
+
+
+@pytest.fixture(scope="module")
+def bare(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[ApiServer, Kubectl]]:
+    """An API server with the CRD of resources alone, and with Kubernetes' autoscaler."""
+    controllers = ["garbage-collector-controller", "namespace-controller", "horizontal-pod-autoscaler-controller"]
+    with apiserver.start(tmp_path_factory.mktemp("apiserver"), controllers=controllers) as server:
+        kubectl = Kubectl(paths.binary("kubectl"), server.kubeconfig)
+        install_crd(kubectl)
+        yield server, kubectl
+
+
+@pytest.fixture
+def place(bare: tuple[ApiServer, Kubectl], tmp_path: Path) -> Site:
+    """A namespace of that server."""
+    server, kubectl = bare
+    site = Site(server, Rest(server), f"place-{next(_numbers)}", tmp_path)
+    kubectl.run("create", "namespace", site.namespace)
+    site.grant()
+    return site
+
+
+def test_without_the_scalers_definition_others_are_served_and_it_may_come_later(
+    place: Site, bare: tuple[ApiServer, Kubectl]
+) -> None:
+    _, kubectl = bare
+    kubectl.run("delete", "crd", "disaggregatedinferencescalers.inference.disagg.io", "--ignore-not-found")
+    with place.operator("--resync-seconds=1") as operator:
+        place.apply(resource("other"))
+        place.apply(resource("llama", decode={"scaling": {}}))
+        told = place.wait_condition("llama", "Stalled", "True", "InvalidSpec")
+        assert "no DisaggregatedInferenceScaler" in told["message"]
+        eventually(lambda: place.get("deployments", "other-decode") is not None, "the other is served")
+        install_scaler_crd(kubectl)
+        eventually(lambda: place.get("deployments", "llama-decode") is not None, "it is built now", 60)
+        scale(kubectl, place, "dinfs/llama-decode", 2)
+        eventually(lambda: runs(place) == 2, "it is scaled")
+        assert operator.program.running
+
+
+def test_kubernetes_own_autoscaler_scales_a_role(place: Site, bare: tuple[ApiServer, Kubectl]) -> None:
+    """No metrics server runs here; that a count is below the lower bound the autoscaler sees without."""
+    install_scaler_crd(bare[1])
+    scaling = {"minReplicas": 1, "maxReplicas": 6, "metrics": [BY_CPU]}
+    with place.operator():
+        settle(place, decode={"scaling": scaling})
+        place.apply(resource("llama", decode={"scaling": {**scaling, "minReplicas": 3}}))
+        eventually(lambda: wished(place) == 3, "the autoscaler writes the scaler", 120)
+        eventually(lambda: runs(place) == 3, "the Deployment follows")
+        place.serve("llama")
+        place.wait_condition("llama", "Ready", "True")
+
+        def told() -> Json:
+            status: Json = place.live(AUTOSCALERS, "llama-decode").get("status", {})
+            return status
+
+        eventually(lambda: told().get("currentReplicas") == 3, "it reads the scaler's status", 60)
+        able = [one["status"] for one in told()["conditions"] if one["type"] == "AbleToScale"]
+        assert able == ["True"]
+
+
+def test_keda_gets_an_object_that_goes_with_the_wish(place: Site, bare: tuple[ApiServer, Kubectl]) -> None:
+    _, kubectl = bare
+    install_scaler_crd(kubectl)
+    kubectl.apply(SCALED_OBJECTS)
+    eventually(lambda: "scaledobjects" in kubectl.run("api-resources", "--api-group=keda.sh").split(), "it is served")
+    keda = {"triggers": [{"type": "cron", "metadata": {"timezone": "UTC"}}], "cooldownPeriod": 5}
+
+    def found() -> Json:
+        return kubectl.get("scaledobjects", "llama-decode", place.namespace) or {}
+
+    with place.operator():
+        place.apply(resource("llama", decode={"scaling": {"minReplicas": 0, "maxReplicas": 4, "keda": keda}}))
+        eventually(lambda: bool(found()), "it is made")
+        target = {"apiVersion": "inference.disagg.io/v1alpha1", "kind": "DisaggregatedInferenceScaler"}
+        bounds = {"minReplicaCount": 0, "maxReplicaCount": 4}
+        assert found()["spec"] == {"scaleTargetRef": {**target, "name": "llama-decode"}, **bounds, **keda}
+        place.wait_quiet("llama")
+        writes, version = len(place.writes()), found()["metadata"]["resourceVersion"]
+        place.edit("dinf", "llama", {"metadata": {"labels": {"look": "now"}}})
+        place.wait_quiet("llama")
+        assert (place.writes()[writes:], found()["metadata"]["resourceVersion"]) == ([], version)
+        place.apply(resource("llama", decode={"replicas": 1}))
+        eventually(lambda: not found(), "it goes")
+        eventually(lambda: place.get(SCALERS, "llama-decode") is None, "and the scaler")
