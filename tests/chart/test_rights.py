@@ -24,9 +24,12 @@ CHILDREN = {
     "role.rbac.authorization.k8s.io/llama-router",
     "rolebinding.rbac.authorization.k8s.io/llama-router",
     "poddisruptionbudget.policy/llama-decode",
+    "disaggregatedinferencescaler.inference.disagg.io/llama-prefill",
+    "horizontalpodautoscaler.autoscaling/llama-prefill",
     "networkpolicy.networking.k8s.io/llama-master",
 }
-KINDS = "deploy,cm,svc,sa,role,rolebinding,pdb,networkpolicy"
+KINDS = "deploy,cm,svc,sa,role,rolebinding,pdb,networkpolicy,dinfs,hpa"
+BY_CPU = {"type": "Resource", "resource": {"name": "cpu", "target": {"type": "Utilization", "averageUtilization": 70}}}
 
 
 @contextmanager
@@ -51,7 +54,8 @@ def wish(site: Site, namespace: str) -> None:
     """Apply a resource to a namespace, made when missing."""
     site.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}})
     metadata = {"name": "llama", "namespace": namespace}
-    spec = {"model": {"uri": "hf://org/model"}, "decode": {"replicas": 2}}
+    scaled = {"scaling": {"maxReplicas": 2, "metrics": [BY_CPU]}}
+    spec = {"model": {"uri": "hf://org/model"}, "prefill": scaled, "decode": {"replicas": 2}}
     site.apply(RESOURCE | {"metadata": metadata, "spec": spec})
 
 
@@ -67,7 +71,7 @@ def test_rights_of_a_cluster_wide_install_suffice(site: Site, tmp_path: Path) ->
         eventually(lambda: site.names(KINDS, "-n", "team-a") >= CHILDREN, f"all children are there; see {log}", 60)
         eventually(lambda: "conditions" in site.get("dinf", "llama", "-n", "team-a").get("status", {}), "status", 30)
         # What cannot be built is told by an event, so here is one.
-        refused = {"model": {"uri": "hf://org/model"}, "decode": {"scaling": {}}}
+        refused = {"model": {"uri": "hf://org/model"}, "decode": {"scaling": {"keda": {"triggers": [{}]}}}}
         site.apply(RESOURCE | {"metadata": {"name": "llama", "namespace": "team-a"}, "spec": refused})
         eventually(lambda: bool(site.names("events", "-n", "team-a")), "an event is posted", 30)
     assert not refusals(log)

@@ -18,6 +18,14 @@
 - apiGroups: ["inference.disagg.io"]
   resources: [disaggregatedinferences/finalizers]
   verbs: [update]
+# the counts of roles that others scale
+- apiGroups: ["inference.disagg.io"]
+  resources: [disaggregatedinferencescalers]
+  verbs: [get, list, watch, create, patch, delete]
+# what /scale tells of them
+- apiGroups: ["inference.disagg.io"]
+  resources: [disaggregatedinferencescalers/status]
+  verbs: [patch]
 # prefill, decode, master, metadata and router
 - apiGroups: ["apps"]
   resources: [deployments]
@@ -41,6 +49,14 @@
 # closed by default
 - apiGroups: ["networking.k8s.io"]
   resources: [networkpolicies]
+  verbs: [get, list, watch, create, patch, delete]
+# autoscalers by metrics
+- apiGroups: ["autoscaling"]
+  resources: [horizontalpodautoscalers]
+  verbs: [get, list, watch, create, patch, delete]
+# autoscalers by KEDA, where that CRD is there
+- apiGroups: ["keda.sh"]
+  resources: [scaledobjects]
   verbs: [get, list, watch, create, patch, delete]
 # why pods do not start; also what the router's Role grants
 - apiGroups: [""]
