@@ -15,6 +15,7 @@ from demo.targets import TargetError, close_target, find_target, is_local_up, op
 NAMESPACE = "disagg-demo"
 NAME = "smollm"
 CRD = "disaggregatedinferences.inference.disagg.io"
+SCALER_CRD = "disaggregatedinferencescalers.inference.disagg.io"
 START = time.monotonic()
 
 
@@ -101,7 +102,7 @@ def _clear(cluster: Cluster, state: State) -> None:
         if left:
             step(f"the CRD stays: {len(left)} DisaggregatedInference(s) of somebody are still there")
         else:
-            cluster.kubectl.run("delete", "crd", CRD, "--ignore-not-found")
+            cluster.kubectl.run("delete", "crd", CRD, SCALER_CRD, "--ignore-not-found")
 
 
 def main() -> int:
