@@ -49,6 +49,17 @@ def test_what_does_not_fit_waits_and_loses_nothing() -> None:
     assert received == sent
 
 
+def test_the_last_words_of_one_that_is_killed_are_heard() -> None:
+    """The kernel tells first that messages to it were left unread."""
+    left, right = pair()
+    right.send(m.Ready("unread", 1))
+    left.send(m.State(True, "", "ns", "agent"))
+    left.close()
+    assert right.receive() == [m.State(True, "", "ns", "agent")]
+    with pytest.raises(ChannelClosedError, match="is gone"):
+        right.receive()
+
+
 def test_one_that_does_not_read_is_given_up() -> None:
     left, _right = pair()
 

@@ -87,6 +87,9 @@ class Channel:
                 data, ancillary, flags, _ = self._socket.recvmsg(_LARGEST, socket.CMSG_SPACE(4))
             except BlockingIOError:
                 break
+            except ConnectionResetError:
+                # The other end has gone with messages unread. The kernel says so once; what it had sent comes after.
+                continue
             except OSError as error:
                 raise ChannelClosedError(str(error)) from error
             if not data:
