@@ -24,6 +24,8 @@ logger = logging.getLogger("vllm.mooncake_store_connector")
 
 _RECONNECT_SECONDS: Final = 0.2
 _HOLD_SECONDS: Final = 10.0
+# An agent that has said nothing for so long since it was asked hangs. A busy one may be slower than a short budget.
+_SILENT_SECONDS: Final = 0.5
 _ENDED: Final = ("FINISHED_STOPPED", "FINISHED_LENGTH_CAPPED")
 
 
@@ -35,7 +37,6 @@ class _Prompt:
     hashes_total: int
     hashes_sent: int = 0
     promised: int = 0
-    asked_at: float = 0.0
     deadline: float | None = None
     wanted_from: int = 0
     offered_at: int = 0
@@ -73,7 +74,7 @@ class StoreScheduler:
         self._counters = Counters()
         self._agent_totals: Mapping[str, float] = {}
         self._told_mismatch = False
-        self._heard_at = 0.0
+        self._unanswered_since: float | None = None
         self._is_silent = False
 
     # -- what vLLM asks -----------------------------------------------------------------------------------------------
@@ -87,11 +88,13 @@ class StoreScheduler:
         is_barred = not self._loads_wanted or getattr(request, "skip_reading_prefix_cache", False)
         if not self._may_ask or total <= 0 or is_barred:
             return
-        prompt = _Prompt(request, total, promised=self._promised(request), asked_at=time.monotonic())
+        prompt = _Prompt(request, total, promised=self._promised(request))
         self._prompts[request.request_id] = prompt
         first = self._slice(prompt)
         seconds = self._budget(prompt, request.num_tokens)
         self._send(m.Ask(request.request_id, total, prompt.promised, seconds, first))
+        if self._unanswered_since is None:
+            self._unanswered_since = time.monotonic()
 
     @property
     def _may_ask(self) -> bool:
@@ -118,10 +121,15 @@ class StoreScheduler:
         if now >= prompt.deadline:
             self._counters.add("waits_over_budget")
             # An agent that says nothing at all hangs: nobody else shall wait for it.
-            self._is_silent = self._heard_at < prompt.asked_at
+            self._is_silent = self._hangs(now)
             self._drop(request.request_id)
             return 0
         return None
+
+    def _hangs(self, now: float) -> bool:
+        """Whether the agent was asked, and has said nothing since for longer than a busy one would."""
+        patience = min(_SILENT_SECONDS, self._settings.wait_ms / 1000)
+        return self._unanswered_since is not None and now - self._unanswered_since >= patience
 
     def _budget(self, prompt: _Prompt, tokens: int) -> float:
         """Seconds that a prompt may wait in all. What prefill has promised is worth more patience than a chance."""
@@ -302,7 +310,7 @@ class StoreScheduler:
             return
         messages = self._guarded(lambda channel: channel.receive()) or ()
         if messages:
-            self._heard_at, self._is_silent = time.monotonic(), False
+            self._unanswered_since, self._is_silent = None, False
         for message in messages:
             self._take(message)
         if self._channel is not None and self._channel.has_waiting:
