@@ -22,7 +22,7 @@ from mooncake_store_connector.hashing import describe_seed, find_hash_problem
 from mooncake_store_connector.namespace import derive_namespace, describe_kv
 from mooncake_store_connector.problems import ConfigError, Problem
 from mooncake_store_connector.v1.layout import UnfitLayoutError, lay_out
-from mooncake_store_connector.v1.model import describe_groups, shape_of, why_off
+from mooncake_store_connector.v1.model import describe_groups, shape_of, why_no_recovery, why_off
 from mooncake_store_connector.v1.plans import StepPlan
 from mooncake_store_connector.v1.scheduler import StoreScheduler
 from mooncake_store_connector.v1.settings import read_settings
@@ -192,6 +192,14 @@ class MooncakeStoreConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[m
         metadata = self._get_connector_metadata()
         if self._worker is not None and isinstance(metadata, StoreMetadata):
             self._worker.save(metadata.plan)
+
+    def get_block_ids_with_load_errors(self) -> set[int]:
+        """Blocks that this step should have loaded and has not; vLLM computes them. Raises where it would not."""
+        failed = self._worker.take_failed() if self._worker is not None else set()
+        if failed and (why := why_no_recovery(self._config, self._caches_config)):
+            # An engine that ends and starts again gives no wrong token.
+            raise RuntimeError(f"KV that was offered is gone, and vLLM cannot compute it here: {why}")
+        return failed
 
     def get_kv_connector_stats(self) -> StoreStats | None:
         """What was counted since the last call, on either side."""

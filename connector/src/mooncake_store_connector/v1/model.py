@@ -38,6 +38,15 @@ def why_off(vllm_config: Any, kv_cache_config: Any) -> str:
     return "" if kv_cache_config.kv_cache_groups else "the model has no KV cache"
 
 
+def why_no_recovery(vllm_config: Any, kv_cache_config: Any) -> str:
+    """Why vLLM cannot compute blocks that it thought were loaded, or an empty string."""
+    if len(kv_cache_config.kv_cache_groups) > 1:
+        return "block ids of several KV groups do not tell which request is meant"
+    if getattr(vllm_config, "max_concurrent_batches", 1) > 1:
+        return "the next step is already under way, and its tokens would be taken as they are"
+    return ""
+
+
 def shape_of(vllm_config: Any, kv_cache_config: Any) -> Shape:
     """The groups of an engine that shares KV."""
     unit, hash_tokens = resolve_kv_cache_block_sizes(kv_cache_config, vllm_config)

@@ -31,6 +31,8 @@ logger = logging.getLogger("vllm.mooncake_store_connector")
 _CONNECT_SECONDS: Final = 0.1
 _KEEP_SECONDS: Final = 1.0
 _POLL_SECONDS: Final = 0.001
+# Memory of so many agents is kept: a plan may be under way for that of one that has just gone.
+_KEPT: Final = 3
 
 
 @dataclass(frozen=True)
@@ -91,13 +93,11 @@ class StoreWorker:
         )
         self._process = AgentProcess(agent) if rank.starts_agent else None
         self._connection: _Connection | None = None
-        # A plan may be under way for memory of an agent that has just gone.
-        self._former: _Connection | None = None
-        self._agent_id = ""
-        self._former_id = ""
+        self._memories: dict[str, _Connection] = {}
         self._is_usable = False
         self._is_stuck = False
         self._patience = 0.0
+        self._failed: set[int] = set()
         self._counters = Counters()
         self._closed = threading.Event()
         threading.Thread(target=self._keep_connected, name="store-agent-keeper", daemon=True).start()
@@ -124,15 +124,18 @@ class StoreWorker:
         """Copy what was loaded into the engine's blocks."""
         self.poll()
         for one in plan.loads:
-            connection = self._connection if one.agent == self._agent_id else None
-            if connection is None and one.agent == self._former_id:
-                connection = self._former
+            connection = self._memories.get(one.agent)
             if connection is None:
-                # Cannot be: memory is kept for as long as a plan for it may come.
-                raise RuntimeError(f"KV was promised from the memory of agent {one.agent}, which is gone")
+                self._fail(one)
+                continue
             self._scatter(connection, one)
             if connection is self._connection:
                 self._say(m.Freed(one.freed))
+
+    def take_failed(self) -> set[int]:
+        """Blocks that should have been loaded since the last call, and were not."""
+        failed, self._failed = self._failed, set()
+        return failed
 
     def save(self, plan: StepPlan) -> None:
         """Hand over what is to be stored."""
@@ -155,6 +158,12 @@ class StoreWorker:
             self._process.stop()
 
     # -- copies -------------------------------------------------------------------------------------------------------
+
+    def _fail(self, plan: LoadPlan) -> None:
+        """Memory is kept for as long as a plan for it may come; should one come later, its blocks are computed."""
+        logger.warning("KV was offered from the memory of agent %s, which is gone; it is computed", plan.agent)
+        self._failed.update(plan.blocks)
+        self._counters.add("misses_memory_gone", len(plan.blocks))
 
     @staticmethod
     def _scatter(connection: _Connection, plan: LoadPlan) -> None:
@@ -202,11 +211,18 @@ class StoreWorker:
         match message:
             case m.State(is_usable, _, _, agent):
                 self._is_usable = is_usable
-                self._agent_id = agent
+                self._remember(agent)
             case m.Saved(count):
                 self._is_stuck = False
                 if self._connection is not None:
                     self._connection.ring.release(count)
+
+    def _remember(self, agent: str) -> None:
+        """The connection is to this agent: plans name the memory by it."""
+        if self._connection is not None:
+            self._memories[agent] = self._connection
+            for oldest in list(self._memories)[:-_KEPT]:
+                del self._memories[oldest]
 
     def _say(self, message: m.Message) -> None:
         if self._connection is not None:
@@ -234,9 +250,7 @@ class StoreWorker:
     def _lose(self) -> None:
         if self._connection is not None:
             self._connection.channel.close()
-            self._former, self._former_id = self._connection, self._agent_id
         self._is_usable = False
-        self._agent_id = ""
         # Last: from here on the keeper may put a new one there.
         self._connection = None
         logger.warning("The store agent is gone; serving without it until it is back")
