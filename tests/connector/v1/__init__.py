@@ -1,0 +1,1 @@
+"""The V1 connector under vLLM's own scheduler classes."""
