@@ -123,7 +123,7 @@ class Model:
                 one.blocks = [list(group) for group in ids]
             elif ids is not None:
                 for blocks, added in zip(one.blocks, ids, strict=True):
-                    blocks += added
+                    blocks.extend(added)
             # Tokens that the scheduler did not take: their KV had failed to load.
             kept = one.prompt + cached.num_output_tokens[index]
             del one.tokens[kept:], one.states[kept:]
