@@ -53,6 +53,10 @@ bench-connector: setup ## Time the connector beside others', arms interleaved; r
 	PYTHONPATH=tests $(PY) benchmarks/v0.py $(ARGS)
 	PYTHONPATH=tests $(PY) benchmarks/handoff.py $(ARGS)
 
+.PHONY: gpu-check
+gpu-check: setup ## Prove and time the connector's copies to and from a GPU (torch alone, 5 minutes); says so where there is none
+	@PYTHONPATH=tests $(PY) benchmarks/gpu_check.py
+
 ##@ Develop
 
 .PHONY: setup
