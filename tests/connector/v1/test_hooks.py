@@ -285,6 +285,29 @@ def test_a_reset_is_the_end_of_what_was_stored(pair: Pair) -> None:
         assert answer.external == loadable(prompt)
 
 
+def test_a_reset_outlives_the_agent(pair: Pair) -> None:
+    prompts = [new_prompt(400) for _ in range(3)]
+    own = {"extra": {"cache_prefix": f"outlived-{pair.scheduler}", "wait_ms": 3000}}
+    with other_engine(pair, "first", **own) as one, other_engine(pair, "second", **own) as two:
+        params = [prefill(one, prompts[0])]
+        for engine in (one, two):
+            assert engine("reset")
+            engine.wait_usable()
+        os.kill(two.agent, signal.SIGKILL)
+        two.wait_usable(False)
+        two.wait_usable()
+        params.append(prefill(one, prompts[1]))
+        externals = [two.complete(prompt, 1, told).external for prompt, told in zip(prompts, params, strict=False)]
+        assert externals == [0, loadable(prompts[1])]
+        # An agent that dies before it hears of a reset.
+        params.append(prefill(one, prompts[2]))
+        os.kill(two.agent, signal.SIGSTOP)
+        assert two("reset")
+        os.kill(two.agent, signal.SIGKILL)
+        two.wait_usable()
+        assert two.complete(prompts[2], 1, params[2]).external == 0
+
+
 def test_a_slow_agent_is_asked_again(pair: Pair) -> None:
     """A prompt that nothing was promised of waits for milliseconds. An agent that is not as fast does not hang."""
     prompt = new_prompt(300)

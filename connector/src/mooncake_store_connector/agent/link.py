@@ -84,8 +84,12 @@ class StoreLink:
         arenas: list[Arena],
         changed: Callable[[], None],
         counters: Counters,
+        epoch: int = 0,
     ) -> None:
-        """`changed` is called, from any thread, whenever `is_usable` has changed. `descriptor` may be empty."""
+        """`changed` is called, from any thread, whenever `is_usable` has changed. `descriptor` may be empty.
+
+        `epoch` is the engine's so far.
+        """
         self._config_path = config_path
         self._namespace = namespace
         self._descriptor = descriptor
@@ -105,7 +109,7 @@ class StoreLink:
         self._wake = threading.Event()
         self._stop = False
         self._reset_wanted = False
-        self.epoch = 0
+        self.epoch = epoch
         self.segment = ""
 
     def start(self) -> None:

@@ -70,7 +70,7 @@ class HelloWorker(_Message, frozen=True):
 
     `payloads` has the bytes of a block in each group, `groups` (block tokens, window or 0) of each group. The first
     `save_slots` slots are the worker's to fill, the others the agent's. `descriptor` tells people what the namespace is
-    made of; it may be empty.
+    made of; it may be empty. `epoch` is the last that it heard of.
     """
 
     namespace: str
@@ -84,6 +84,7 @@ class HelloWorker(_Message, frozen=True):
     unit: int
     hash_tokens: int
     descriptor: str = ""
+    epoch: int = 0
 
 
 class Save(_Message, frozen=True):
@@ -110,6 +111,7 @@ class State(_Message, frozen=True):
     why: str
     namespace: str
     agent: str
+    epoch: int = 0
 
 
 class Stored(_Message, frozen=True):

@@ -100,6 +100,7 @@ class Server:
         self._readers: dict[int, int] = {}
         self._totals: Mapping[str, float] = {}
         self._totals_at = 0.0
+        self._is_reset = False
         self._is_over = False
 
     def run(self) -> None:
@@ -243,7 +244,10 @@ class Server:
             arenas,
             lambda: self._post(self._tell_state),
             self._counters,
+            max(one.epoch for one in hellos),
         )
+        if self._is_reset:
+            link.reset()
         names = Names(first.namespace, ranks)
         shape = Shape(
             tuple(Group(size, window or None) for size, window in first.groups), first.unit, first.hash_tokens
@@ -454,6 +458,7 @@ class Server:
         for name in list(self._requests):
             self._send(self._scheduler, m.Ready(name, 0))
             self._drop(name)
+        self._is_reset = True
         if self._engine is not None:
             self._engine.link.reset()
 
@@ -463,7 +468,7 @@ class Server:
             state = m.State(is_usable=False, why="not all ranks are here", namespace="", agent=self._id)
         else:
             link = engine.link
-            state = m.State(link.is_usable, link.why, engine.names.namespace, self._id)
+            state = m.State(link.is_usable, link.why, engine.names.namespace, self._id, link.epoch)
         for channel in (self._scheduler, *self._workers.values()):
             self._send(channel, state)
 

@@ -11,6 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+import msgspec
+
 from mooncake_store_connector.agent import messages as m
 from mooncake_store_connector.agent.channel import Channel, ChannelClosedError
 from mooncake_store_connector.counters import Counters
@@ -74,6 +76,9 @@ class StoreScheduler:
         self._counters = Counters()
         self._agent_totals: Mapping[str, float] = {}
         self._told_mismatch = False
+        self._epoch = 0
+        # The epoch that a reset has ended, until another has begun.
+        self._epoch_left: int | None = None
         self._unanswered_since: float | None = None
         self._is_silent = False
 
@@ -191,14 +196,13 @@ class StoreScheduler:
         return build_params(hint) if hint is not None else None
 
     def reset(self) -> bool:
-        """Use nothing that was stored so far. False if there is no agent to be told."""
-        if self._channel is None:
-            return False
+        """Use nothing that was stored so far. An agent that is not there, or dies of it, leaves it to its successor."""
+        self._epoch_left = self._epoch
         self._send(m.Reset())
         for name in list(self._prompts):
             self._drop(name)
-        self._state = m.State(is_usable=False, why="reset", namespace=self._state.namespace, agent=self._state.agent)
-        return self._channel is not None
+        self._state = msgspec.structs.replace(self._state, is_usable=False, why="reset")
+        return True
 
     def take_counts(self) -> dict[str, float]:
         """What was counted since the last call, by the agent and here."""
@@ -326,6 +330,8 @@ class StoreScheduler:
         except OSError:
             return
         self._send(m.HelloScheduler())
+        if self._epoch_left is not None:
+            self._send(m.Reset())
 
     def _guarded(self, act: Callable[[Channel], Any]) -> Any:
         channel = self._channel
@@ -361,6 +367,13 @@ class StoreScheduler:
 
     def _set_state(self, state: m.State) -> None:
         was = self._state
+        self._epoch = max(self._epoch, state.epoch)
+        if state.is_usable and self._epoch_left is not None:
+            if state.epoch > self._epoch_left:
+                self._epoch_left = None
+            else:
+                # Said before it heard of the reset.
+                state = msgspec.structs.replace(state, is_usable=False, why="reset")
         self._state = state
         if not state.is_usable:
             for name in [name for name, prompt in self._prompts.items() if prompt.ready is None]:

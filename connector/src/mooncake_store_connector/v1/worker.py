@@ -13,6 +13,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+import msgspec
+
 from mooncake_store_connector.agent import messages as m
 from mooncake_store_connector.agent.arena import Arena, slot_size_for
 from mooncake_store_connector.agent.channel import Channel, ChannelClosedError
@@ -94,6 +96,7 @@ class StoreWorker:
         self._process = AgentProcess(agent) if rank.starts_agent else None
         self._connection: _Connection | None = None
         self._memories: dict[str, _Connection] = {}
+        self._epoch = 0
         self._is_usable = False
         self._is_stuck = False
         self._patience = 0.0
@@ -209,8 +212,9 @@ class StoreWorker:
 
     def _take(self, message: m.Message) -> None:
         match message:
-            case m.State(is_usable, _, _, agent):
+            case m.State(is_usable, _, _, agent, epoch):
                 self._is_usable = is_usable
+                self._epoch = max(self._epoch, epoch)
                 self._remember(agent)
             case m.Saved(count):
                 self._is_stuck = False
@@ -239,7 +243,8 @@ class StoreWorker:
             return
         arena, descriptor = Arena.create(self._slot_size, self._slots)
         try:
-            channel.send(self._hello, descriptor)
+            # An agent knows of no reset before its time.
+            channel.send(msgspec.structs.replace(self._hello, epoch=self._epoch), descriptor)
         except ChannelClosedError:
             channel.close()
             return
