@@ -308,6 +308,21 @@ def test_a_reset_outlives_the_agent(pair: Pair) -> None:
         assert two.complete(prompts[2], 1, params[2]).external == 0
 
 
+def test_what_is_dropped_is_not_promised(pair: Pair) -> None:
+    """An agent that takes nothing: memory for 128 blocks holds the first four steps, and no more."""
+    prompt = new_prompt(6 * STEP)
+    with other_engine(pair, extra={"save_wait_ms": 0}) as engine:
+        os.kill(engine.agent, signal.SIGSTOP)
+        name = engine.add(prompt, 1, ASK)
+        engine.run()
+        os.kill(engine.agent, signal.SIGCONT)
+        params = engine.answer(name).params
+        assert params == pair.two("promise", prompt[: 4 * STEP])
+        answer = pair.two.complete(prompt, 2, params)
+        assert is_right(answer, prompt, 2)
+        assert answer.external == 4 * STEP
+
+
 def test_a_slow_agent_is_asked_again(pair: Pair) -> None:
     """A prompt that nothing was promised of waits for milliseconds. An agent that is not as fast does not hang."""
     prompt = new_prompt(300)

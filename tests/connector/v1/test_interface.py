@@ -60,6 +60,7 @@ def test_classes_that_are_checked() -> None:
     assert {name for _, name, _ in heirs()} == {
         "MooncakeStoreConnector",
         "StoreMetadata",
+        "StoreWorkerMetadata",
         "StoreStats",
         "StorePromMetrics",
     }

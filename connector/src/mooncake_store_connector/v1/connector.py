@@ -12,6 +12,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
     KVConnectorBase_V1,
     KVConnectorMetadata,
     KVConnectorRole,
+    KVConnectorWorkerMetadata,
     SupportsHMA,
 )
 from vllm.distributed.parallel_state import get_pp_group, get_tensor_model_parallel_rank
@@ -40,6 +41,18 @@ class StoreMetadata(KVConnectorMetadata):  # type: ignore[misc]
 
     def __init__(self, plan: StepPlan) -> None:
         self.plan = plan
+
+
+class StoreWorkerMetadata(KVConnectorWorkerMetadata):  # type: ignore[misc]
+    """What workers had no room for in a step, on its way back."""
+
+    def __init__(self, dropped: dict[str, int]) -> None:
+        self.dropped = dropped
+
+    def aggregate(self, other: KVConnectorWorkerMetadata) -> KVConnectorWorkerMetadata:
+        """Of all ranks: what one has not is of no use to the others."""
+        both = [(name, tokens) for one in (self, other) for name, tokens in one.dropped.items()]
+        return StoreWorkerMetadata({name: min(of for own, of in both if own == name) for name, _ in both})
 
 
 class MooncakeStoreConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
@@ -108,6 +121,12 @@ class MooncakeStoreConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[m
     def build_connector_meta(self, scheduler_output: Any) -> KVConnectorMetadata:
         """The step's plan."""
         return StoreMetadata(self._scheduler.plan_step(scheduler_output) if self._scheduler is not None else StepPlan())
+
+    def update_connector_output(self, connector_output: Any) -> None:
+        """Hear of what workers had no room for. vLLM tells it after it has ended the requests of the same step."""
+        metadata = connector_output.kv_connector_worker_meta
+        if self._scheduler is not None and isinstance(metadata, StoreWorkerMetadata):
+            self._scheduler.dropped(metadata.dropped)
 
     def request_finished(self, request: Any, block_ids: list[int]) -> tuple[bool, dict[str, Any] | None]:
         """Blocks are free at once. What is stored is told to whoever asked."""
@@ -200,6 +219,11 @@ class MooncakeStoreConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[m
             # An engine that ends and starts again gives no wrong token.
             raise RuntimeError(f"KV that was offered is gone, and vLLM cannot compute it here: {why}")
         return failed
+
+    def build_connector_worker_meta(self) -> KVConnectorWorkerMetadata | None:
+        """What this step had no room for."""
+        dropped = self._worker.take_dropped() if self._worker is not None else {}
+        return StoreWorkerMetadata(dropped) if dropped else None
 
     def get_kv_connector_stats(self) -> StoreStats | None:
         """What was counted since the last call, on either side."""

@@ -16,8 +16,10 @@ class LoadPlan:
 
 @dataclass(frozen=True)
 class SavePlan:
-    """Hand blocks over to be stored: parallel lists of groups, block ids and hashes."""
+    """Hand over blocks of a prompt beyond `start` tokens: parallel lists of groups, block ids and hashes."""
 
+    request: str
+    start: int
     groups: list[int]
     blocks: list[int]
     hashes: list[bytes]

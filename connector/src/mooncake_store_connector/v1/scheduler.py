@@ -49,11 +49,14 @@ class _Prompt:
 
 @dataclass
 class _Saving:
-    """A request whose blocks are still to be stored from `next_unit` on; None until its first step."""
+    """A request whose blocks are to be stored from `next_unit` on; None until its first step."""
 
     request: Any
     stored: int = 0
     next_unit: int | None = None
+    is_over: bool = False
+    kept: int | None = None
+    """How many tokens come before the first block that was not handed over; None while all were."""
 
 
 class StoreScheduler:
@@ -191,9 +194,15 @@ class StoreScheduler:
         name = request.request_id
         if name in self._prompts:
             self._drop(name)
-        self._saving.pop(name, None)
-        hint = self._hint(request)
+        saving = self._saving.pop(name, None)
+        hint = self._hint(request, saving.kept if saving is not None else None)
         return build_params(hint) if hint is not None else None
+
+    def dropped(self, before: Mapping[str, int]) -> None:
+        """Workers had no room for blocks of these requests: only so many tokens come before them."""
+        for name, tokens in before.items():
+            if (saving := self._saving.get(name)) is not None:
+                saving.kept = tokens if saving.kept is None else min(saving.kept, tokens)
 
     def reset(self) -> bool:
         """Use nothing that was stored so far. An agent that is not there, or dies of it, leaves it to its successor."""
@@ -220,8 +229,9 @@ class StoreScheduler:
         if not self._saving:
             return []
         scheduled, plans = output.num_scheduled_tokens, []
-        for name in [name for name in self._saving if name in scheduled]:
-            saving = self._saving[name]
+        for name, saving in self._saving.items():
+            if saving.is_over or name not in scheduled:
+                continue
             request = saving.request
             last = request.num_tokens if self._settings.save_decode_cache else request.num_prompt_tokens
             # Tokens beyond `num_tokens` are guesses of speculative decoding.
@@ -234,9 +244,8 @@ class StoreScheduler:
             if plan is not None:
                 plans.append(plan)
             saving.next_unit = max(first, tokens) // self._shape.unit
-            is_over = (saving.next_unit + 1) * self._shape.unit > last
-            if is_over and not self._settings.save_decode_cache:
-                del self._saving[name]
+            ends = (saving.next_unit + 1) * self._shape.unit > last
+            saving.is_over = ends and not self._settings.save_decode_cache
         return plans
 
     def _plan_save(self, request: Any, ids: Sequence[Sequence[int]], first: int, tokens: int) -> SavePlan | None:
@@ -252,7 +261,11 @@ class StoreScheduler:
         if not found or not self._state.is_usable:
             return None
         return SavePlan(
-            [index for index, _, _ in found], [block for _, block, _ in found], [key for _, _, key in found]
+            request.request_id,
+            first,
+            [index for index, _, _ in found],
+            [block for _, block, _ in found],
+            [key for _, _, key in found],
         )
 
     # -- the hand-off -------------------------------------------------------------------------------------------------
@@ -274,7 +287,7 @@ class StoreScheduler:
             )
         return promised
 
-    def _hint(self, request: Any) -> Hint | None:
+    def _hint(self, request: Any, kept: int | None) -> Hint | None:
         """What is being stored of a request that asked and ran to its end; None when there is nothing to wait for."""
         params = request.kv_transfer_params
         ended = getattr(request.status, "name", "") in _ENDED
@@ -282,6 +295,7 @@ class StoreScheduler:
         if not (self._saves_wanted and self._state.is_usable and ended and is_asked_for(params)) or read_hint(params):
             return None
         tokens = min(request.num_prompt_tokens, request.num_computed_tokens)
+        tokens = tokens if kept is None else min(tokens, kept)
         return build_hint(
             self._state.namespace, tokens, self._shape.unit, self._shape.hash_tokens, request.block_hashes
         )

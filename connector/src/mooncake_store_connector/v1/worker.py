@@ -101,6 +101,7 @@ class StoreWorker:
         self._is_stuck = False
         self._patience = 0.0
         self._failed: set[int] = set()
+        self._dropped: dict[str, int] = {}
         self._counters = Counters()
         self._closed = threading.Event()
         threading.Thread(target=self._keep_connected, name="store-agent-keeper", daemon=True).start()
@@ -140,12 +141,18 @@ class StoreWorker:
         failed, self._failed = self._failed, set()
         return failed
 
+    def take_dropped(self) -> dict[str, int]:
+        """Requests of which blocks were not handed over since the last call, and how many tokens come before those."""
+        dropped, self._dropped = self._dropped, {}
+        return dropped
+
     def save(self, plan: StepPlan) -> None:
         """Hand over what is to be stored."""
         self.poll()
         self._patience = self._settings.save_wait_ms / 1000
         for one in plan.saves:
-            self._save(one)
+            if not self._save(one):
+                self._dropped[one.request] = min(one.start, self._dropped.get(one.request, one.start))
 
     def take_counts(self) -> dict[str, float]:
         """What was counted since the last call."""
@@ -175,12 +182,12 @@ class StoreWorker:
             blocks = [plan.blocks[index] for index in chosen]
             connection.copies.scatter(group, blocks, [plan.slots[index] for index in chosen])
 
-    def _save(self, plan: SavePlan) -> None:
-        """Hand over as much as there is room for: blocks at a prompt's start are worth more than those after them."""
+    def _save(self, plan: SavePlan) -> bool:
+        """Hand over as much as there is room for: blocks at a prompt's start are worth more. Whether that was all."""
         done = 0
         while done < len(plan.blocks):
             if self._connection is None or not self._is_usable:
-                return
+                return False
             group = plan.groups[done]
             end = next((i for i in range(done, len(plan.groups)) if plan.groups[i] != group), len(plan.groups))
             first, taken = self._connection.ring.take(min(end - done, m.SLICE))
@@ -191,7 +198,8 @@ class StoreWorker:
                 done += taken
             elif not self._wait_for_room():
                 self._counters.add("drops_no_room", len(plan.blocks) - done)
-                return
+                return False
+        return True
 
     def _wait_for_room(self) -> bool:
         """Wait for a free slot, out of the step's patience. Where it ends in vain, no later step waits until one is."""
