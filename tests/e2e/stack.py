@@ -110,7 +110,7 @@ class Served:
         """Names of objects that carry this resource's label."""
         kinds = (
             "deployments,replicasets,pods,services,configmaps,serviceaccounts,roles,rolebindings,"
-            "poddisruptionbudgets,networkpolicies,controllerrevisions"
+            "poddisruptionbudgets,networkpolicies,controllerrevisions,disaggregatedinferencescalers"
         )
         found = self.kubectl.items(kinds, self.namespace, f"inference.disagg.io/name={self.name}")
         return [f"{item['kind']}/{item['metadata']['name']}" for item in found]

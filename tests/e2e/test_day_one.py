@@ -142,6 +142,61 @@ def test_roles_scale_apart_and_requests_in_flight_finish(served: Served) -> None
     assert seen.failures() == []
 
 
+def test_a_scaler_moves_its_role_and_no_accepted_request_fails(served: Served) -> None:
+    """Decode 1 -> 2 -> 0 -> 1 by kubectl scale. Field case C80: what was accepted before 0 is answered."""
+    before = served.pod_names("prefill") | served.pod_names("decode")
+    served.edit(decode={"replicas": None, "scaling": {"minReplicas": 0}})
+    served.wait_for("Ready", "True")
+    assert served.pod_names("prefill") | served.pod_names("decode") == before, (
+        "the scaler begins with the present count"
+    )
+    with load.running(served.url()) as seen:
+        scale_decode(served, 2)
+        wait_until(lambda: len(served.pods("decode")) == 2, timeout=60, what="a second decode pod")
+        served.wait_for("Ready", "True")
+    assert seen.failures() == []
+    with ThreadPoolExecutor(4) as pool:
+        accepted = [
+            pool.submit(
+                call, f"{served.url()}/v1/chat/completions", load.body(300 + number, max_tokens=200, ignore_eos=True)
+            )
+            for number in range(4)
+        ]
+        wait_until(lambda: requests_running(served) == 4, timeout=60, what="four requests in decode")
+        scale_decode(served, 0)
+        assert [answer.result().status for answer in accepted] == [200] * 4
+    served.wait_for("Ready", "True", reason="Suspended", timeout=180)
+    scale_decode(served, 1)
+    served.wait_for("Available", "True")
+    served.edit(decode={"replicas": 1, "scaling": None})
+    served.wait_for("Ready", "True")
+    assert served.kubectl.get("dinfs", "day-one-decode", NAMESPACE) is None
+    assert served.pod_names("prefill") == {name for name in before if "-prefill-" in name}
+
+
+def scale_decode(served: Served, count: int) -> None:
+    served.kubectl.run("scale", "dinfs/day-one-decode", "-n", NAMESPACE, f"--replicas={count}")
+
+
+def requests_running(served: Served) -> float:
+    """Requests that decode's pods have taken and not ended."""
+    urls = [f"http://{pod['status']['podIP']}:8000" for pod in served.pods("decode")]
+    names = ("vllm:num_requests_running", "vllm:num_requests_waiting")
+    return sum(counters(url).get(name, 0) for url in urls for name in names)
+
+
+def test_a_deployment_scaled_by_hand_is_put_back_and_the_event_says_where_to_scale(served: Served) -> None:
+    served.kubectl.run("scale", "deployment/day-one-prefill", "-n", NAMESPACE, "--replicas=2")
+
+    def told() -> bool:
+        events = served.kubectl.items("events", NAMESPACE)
+        return any(e["reason"] == "ScaledElsewhere" and "spec.prefill.replicas" in e["message"] for e in events)
+
+    wait_until(told, timeout=60, what="an event ScaledElsewhere")
+    served.wait_for("Ready", "True")
+    wait_until(lambda: len(served.pods("prefill")) == 1, timeout=120, what="one prefill pod")
+
+
 def test_a_store_setting_rolls_the_engines(served: Served) -> None:
     prefill, decode = served.pod_names("prefill"), served.pod_names("decode")
     with load.running(served.url()) as seen:
