@@ -4,6 +4,7 @@ import os
 import statistics
 import subprocess
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
@@ -22,6 +23,16 @@ def describe_machine() -> str:
     lines = Path("/proc/cpuinfo").read_text().splitlines()
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
     return f"{names[0] if names else 'unknown processor'}, {os.cpu_count()} cores"
+
+
+def describe_run() -> dict[str, object]:
+    """What has to be known of a run to read its figures. To be asked before it begins."""
+    return {
+        "machine": describe_machine(),
+        "load_before": os.getloadavg()[0],
+        "commit": read_commit(),
+        "date": datetime.now(UTC).date().isoformat(),
+    }
 
 
 def read_commit() -> str:

@@ -8,20 +8,18 @@ allow came from the store, and the time to decode's first token against the same
 
 import argparse
 import json
-import os
 import random
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
 from connector.engines import BLOCK, Engine, engine, transfer_config, wait_ready, write_store_config
 from connector.processes import master
-from figures import RESULTS, describe_machine, read_commit, spread
+from figures import RESULTS, describe_run, spread
 
 LENGTHS: Final = (500, 1000, 2000, 3500)
 ARMS: Final = ("ours at once", "theirs at once", "ours after 1 s", "theirs after 1 s", "ours cold", "theirs cold")
@@ -53,14 +51,11 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=8)
     parser.add_argument("--output", type=Path, default=RESULTS / "handoff.json")
     arguments = parser.parse_args()
-    load = os.getloadavg()[0]
+    run = describe_run()
     with tempfile.TemporaryDirectory() as folder, pairs(Path(folder)) as made:
         samples = measure(made, arguments.rounds)
     result = {
-        "machine": describe_machine(),
-        "load_before": load,
-        "commit": read_commit(),
-        "date": datetime.now(UTC).date().isoformat(),
+        **run,
         "rounds": arguments.rounds,
         "dtype": "float32",
         "block_size": BLOCK,

@@ -7,17 +7,15 @@ machine does meets all of them; ratios are taken within rounds.
 
 import argparse
 import json
-import os
 import random
 import tempfile
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
 from connector.v0.original_environment import original_python
 from connector.v0.programs import Site, Worker, site
-from figures import RESULTS, describe_machine, read_commit, spread
+from figures import RESULTS, describe_run, spread
 
 TOKENS: Final = 1000
 BLOCK_SIZE: Final = 16
@@ -37,15 +35,12 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=25)
     parser.add_argument("--output", type=Path, default=RESULTS / "v0.json")
     arguments = parser.parse_args()
-    load = os.getloadavg()[0]
+    run = describe_run()
     with tempfile.TemporaryDirectory() as folder, site(Path(folder)) as made:
         made.raw(SEGMENT)
         models = {name: measure(made, geometry, arguments.rounds) for name, geometry in MODELS.items()}
     result = {
-        "machine": describe_machine(),
-        "load_before": load,
-        "commit": read_commit(),
-        "date": datetime.now(UTC).date().isoformat(),
+        **run,
         "tokens": TOKENS,
         "block_size": BLOCK_SIZE,
         "dtype": "bfloat16",

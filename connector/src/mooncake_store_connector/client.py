@@ -17,6 +17,8 @@ from mooncake_store_connector.config import DEFAULT_MASTER_PORT, accept_any_host
 from mooncake_store_connector.problems import ConfigError, Problem
 
 CONFIG_ENV: Final = "MOONCAKE_CONFIG_PATH"
+LEAST_BUFFER: Final = 16 << 20
+"""Bytes of its own buffer for a client that moves nothing through it."""
 _CONNECT_SECONDS: Final = 2.0
 # Mooncake reads these when its library is loaded. Its own defaults wait 30 s for a master that hangs.
 _ENVIRONMENT: Final = {"MC_RPC_TIMEOUT_MS": "2000", "MC_RPC_CONNECT_TIMEOUT_MS": "2000"}
@@ -114,6 +116,15 @@ def open_client(config: ClientConfig) -> Any:
         msg = f"the store at {config.master} did not take us: code {code}"
         raise StoreUnavailable(msg)
     return client
+
+
+def placement_near(segment: str) -> Any:
+    """Where a put should go: that segment first."""
+    from mooncake.store import ReplicateConfig  # noqa: PLC0415 - only where there is a store
+
+    placement = ReplicateConfig()
+    placement.preferred_segment = segment
+    return placement
 
 
 def own_address(master: str) -> str:

@@ -12,13 +12,12 @@ import subprocess
 import sys
 from typing import Any, Final
 
-from mooncake_store_connector.client import ClientConfig, StoreUnavailable, open_client, why_unreachable
+from mooncake_store_connector.client import LEAST_BUFFER, ClientConfig, StoreUnavailable, open_client, why_unreachable
 
 logger = logging.getLogger("vllm.mooncake_store_connector")
 
 # A healthy store takes a tenth of a second, and a busy machine a few.
 _LIMIT_SECONDS: Final = 10.0
-_LEAST_BUFFER: Final = 16 << 20
 _UNAVAILABLE: Final = 3
 
 
@@ -53,7 +52,7 @@ def main() -> None:
     os.dup2(2, 1)
     try:
         # Held until the end: leaving in order takes a second.
-        _client = open_client(dataclasses.replace(config, segment_size=0, local_buffer_size=_LEAST_BUFFER))
+        _client = open_client(dataclasses.replace(config, segment_size=0, local_buffer_size=LEAST_BUFFER))
     except StoreUnavailable as error:
         print(error, file=replies, flush=True)
         os._exit(_UNAVAILABLE)

@@ -20,7 +20,7 @@ from typing import Any, Final
 from mooncake_store_connector.addresses import split_host_port
 from mooncake_store_connector.agent.arena import Arena
 from mooncake_store_connector.agent.threads import starved_seconds
-from mooncake_store_connector.client import ClientConfig, StoreUnavailable, read_config
+from mooncake_store_connector.client import LEAST_BUFFER, ClientConfig, StoreUnavailable, placement_near, read_config
 from mooncake_store_connector.codes import Outcome, judge
 from mooncake_store_connector.counters import Counters
 from mooncake_store_connector.descriptor import descriptor_key
@@ -38,7 +38,6 @@ _METADATA_SECONDS: Final = 2.5
 _SLOWEST_BYTES_PER_SECOND: Final = 30e6
 # A call whose thread had no core for part of the time gets that time back, up to so many times what is allowed.
 _PATIENCE: Final = 5.0
-_CLIENT_BUFFER: Final = 16 * 2**20
 _PROBE_KEY: Final = "mooncake-store-connector-probe"
 _DESCRIBE_SECONDS: Final = 10.0
 
@@ -148,11 +147,7 @@ class StoreLink:
 
     def placement(self) -> Any:
         """Where a put should go: the nearest segment first, which is this machine's own memory."""
-        from mooncake.store import ReplicateConfig  # noqa: PLC0415 - only where there is a store
-
-        config = ReplicateConfig()
-        config.preferred_segment = self.segment
-        return config
+        return placement_near(self.segment)
 
     def _timed(self, client: Any, operation: str, *arguments: Any, size: int = 0) -> Any:
         thread = threading.get_native_id()
@@ -258,7 +253,7 @@ class StoreLink:
         config = replace(
             target.config,
             segment_size=target.config.segment_size * ranks,
-            local_buffer_size=min(target.config.local_buffer_size, _CLIENT_BUFFER),
+            local_buffer_size=min(target.config.local_buffer_size, LEAST_BUFFER),
         )
         try:
             client = open_answering(config)

@@ -10,7 +10,7 @@ from mooncake_store_connector.config import KNOWN_KEYS, P2P, accept_any_host, no
 from mooncake_store_connector.doctor.report import Finding, Level
 from mooncake_store_connector.hashing import find_hash_problem
 from mooncake_store_connector.problems import ConfigError, Problem
-from mooncake_store_connector.v1.settings import KNOWN, read_settings
+from mooncake_store_connector.v1.settings import KNOWN, own_options, read_settings
 
 _SEED_CHECK: Final = "PYTHONHASHSEED"
 
@@ -100,8 +100,7 @@ def check_extra(extra: Mapping[str, Any]) -> list[Finding]:
     """What the engine would say of `kv_connector_extra_config`."""
     where = "kv_connector_extra_config"
     try:
-        # As the engine does: vLLM's own additions begin with an underscore.
-        settings = read_settings({key: value for key, value in extra.items() if not key.startswith("_")})
+        settings = read_settings(own_options(extra))
     except ConfigError as error:
         return [fail(problem) for problem in error.problems]
     findings = [Finding(Level.WARNING, where, note, "remove it") for note in settings.notes]

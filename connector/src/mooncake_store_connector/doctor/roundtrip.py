@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from typing import Any, Final, TextIO
 
 from mooncake_store_connector.agent.arena import Arena, slot_size_for
-from mooncake_store_connector.client import ClientConfig, StoreUnavailable, open_client
+from mooncake_store_connector.client import LEAST_BUFFER, ClientConfig, StoreUnavailable, open_client, placement_near
 from mooncake_store_connector.codes import Outcome, judge
 from mooncake_store_connector.doctor.bounded import Deadline, open_replies, program, run_program
 from mooncake_store_connector.doctor.report import Finding, Level
@@ -26,7 +26,6 @@ from mooncake_store_connector.sizes import SEGMENT_ALIGNMENT
 
 PAYLOAD: Final = 1 << 20
 _CHECK: Final = "round trip"
-_LEAST_BUFFER: Final = 16 << 20
 # What is kept of the time for removing the object and leaving.
 _LEAVE_SECONDS: Final = 3.0
 _LEAST_SECONDS: Final = 0.5
@@ -130,7 +129,7 @@ def main() -> None:
     # With a store of its own nobody else lends memory. Else engines do, and the doctor stands for one.
     segment = SEGMENT_ALIGNMENT if role == "put" and config.segment_size else 0
     try:
-        client = open_client(dataclasses.replace(config, segment_size=segment, local_buffer_size=_LEAST_BUFFER))
+        client = open_client(dataclasses.replace(config, segment_size=segment, local_buffer_size=LEAST_BUFFER))
     except StoreUnavailable as error:
         _reply(replies, {"why": str(error)})
         os._exit(0)
@@ -148,10 +147,7 @@ def main() -> None:
 
 def _put(client: Any, arena: Arena, key: str, replies: TextIO) -> None:
     """Put the object; when standard input ends, remove it."""
-    from mooncake.store import ReplicateConfig  # noqa: PLC0415 - only where there is a store
-
-    placement = ReplicateConfig()
-    placement.preferred_segment = str(client.get_hostname())
+    placement = placement_near(str(client.get_hostname()))
     arena.slot(0)[:PAYLOAD] = payload_of(key)
     seal(arena.slot(0), PAYLOAD, key)
     codes = client.batch_put_from([key], [arena.address], [PAYLOAD + TRAILER], placement)

@@ -10,12 +10,11 @@ import sys
 from functools import partial
 from typing import Final
 
-from mooncake_store_connector.client import ClientConfig, StoreUnavailable, open_client, why_unreachable
+from mooncake_store_connector.client import LEAST_BUFFER, ClientConfig, StoreUnavailable, open_client, why_unreachable
 from mooncake_store_connector.descriptor import Descriptor, descriptor_key, read_descriptor
 from mooncake_store_connector.doctor.bounded import Deadline, open_replies, program, run_in_thread, run_program
 
 _UNAVAILABLE: Final = 3
-_LEAST_BUFFER: Final = 16 << 20
 
 
 def fetch_descriptor(config: ClientConfig, namespace: str, deadline: Deadline) -> Descriptor:
@@ -40,7 +39,7 @@ def main() -> None:
     config, key = ClientConfig(**json.loads(sys.argv[1])), sys.argv[2]
     replies = open_replies()
     try:
-        client = open_client(dataclasses.replace(config, segment_size=0, local_buffer_size=_LEAST_BUFFER))
+        client = open_client(dataclasses.replace(config, segment_size=0, local_buffer_size=LEAST_BUFFER))
     except StoreUnavailable as error:
         print(error, file=replies, flush=True)
         os._exit(_UNAVAILABLE)

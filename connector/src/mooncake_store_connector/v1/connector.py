@@ -26,7 +26,7 @@ from mooncake_store_connector.v1.layout import UnfitLayoutError, lay_out
 from mooncake_store_connector.v1.model import describe_groups, shape_of, why_no_recovery, why_off
 from mooncake_store_connector.v1.plans import StepPlan
 from mooncake_store_connector.v1.scheduler import StoreScheduler
-from mooncake_store_connector.v1.settings import read_settings
+from mooncake_store_connector.v1.settings import own_options, read_settings
 from mooncake_store_connector.v1.spinning import rest_instead_of_spinning
 from mooncake_store_connector.v1.stats import StorePromMetrics, StoreStats
 from mooncake_store_connector.v1.worker import Rank, StoreWorker
@@ -64,7 +64,7 @@ class MooncakeStoreConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[m
         self._config = vllm_config
         self._caches_config = kv_cache_config
         self._store_role = str(transfer.kv_role)
-        self._settings = read_settings(_own_config(transfer))
+        self._settings = read_settings(own_options(transfer.kv_connector_extra_config))
         self._check(vllm_config)
         self._agent = f"{transfer.engine_id}-{vllm_config.parallel_config.data_parallel_index}"
         self._scheduler: StoreScheduler | None = None
@@ -255,11 +255,6 @@ def _rank(parallel: Any) -> Rank:
     tensor, pipeline = get_tensor_model_parallel_rank(), get_pp_group().rank_in_group
     count = parallel.tensor_parallel_size * parallel.pipeline_parallel_size
     return Rank(f"tp{tensor}pp{pipeline}", count, starts_agent=tensor == 0 and pipeline == 0)
-
-
-def _own_config(transfer: Any) -> dict[str, Any]:
-    """The extra config without what vLLM itself puts into it."""
-    return {key: value for key, value in transfer.kv_connector_extra_config.items() if not key.startswith("_")}
 
 
 def _recompute_on_failure(transfer: Any) -> None:

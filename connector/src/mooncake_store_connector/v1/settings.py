@@ -45,6 +45,11 @@ class Settings:
     """Sentences about keys that change nothing."""
 
 
+def own_options(extra: Mapping[str, Any]) -> dict[str, Any]:
+    """The extra config without what vLLM itself puts into it."""
+    return {key: value for key, value in extra.items() if not key.startswith("_")}
+
+
 def read_settings(extra: Mapping[str, Any]) -> Settings:
     """Read them. Raises ConfigError with every problem found."""
     problems = []

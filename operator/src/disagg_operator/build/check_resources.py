@@ -14,7 +14,7 @@ from disagg_operator.api.resource import DisaggregatedInference, Spec
 from disagg_operator.build.memory import derive_store_memory, read_amount
 from disagg_operator.build.quantities import format_bytes, parse_quantity
 from disagg_operator.build.resources import asks_for_rdma
-from disagg_operator.build.roles import count_pod_ranks, role_spec
+from disagg_operator.build.roles import count_pod_ranks, role_spec, spans_nodes
 from disagg_operator.build.store_config import derive_store_config
 
 _GPU = "nvidia.com/gpu"
@@ -153,4 +153,4 @@ def _protocol(resource: DisaggregatedInference) -> str:
 
 def is_over_nodes(spec: Spec) -> list[Component]:
     """Roles whose replicas span more than one pod."""
-    return [role for role in ENGINE_ROLES if role_spec(spec, role).parallelism.nodes > 1]
+    return [role for role in ENGINE_ROLES if spans_nodes(role_spec(spec, role))]

@@ -7,12 +7,12 @@ from disagg_operator.api.names import Component, child_name, selector_labels
 from disagg_operator.build.engine_pod import build_worker_template
 from disagg_operator.build.inputs import Context, Manifest
 from disagg_operator.build.objects import build_object
-from disagg_operator.build.roles import role_spec
+from disagg_operator.build.roles import role_spec, spans_nodes
 
 
 def build_engine_workload(context: Context, role: Component, template: Manifest) -> Manifest:
     """The workload that keeps a role's pods."""
-    if role_spec(context.spec, role).parallelism.nodes > 1:
+    if spans_nodes(role_spec(context.spec, role)):
         return _build_leader_worker_set(context, role, template)
     return _build_deployment(context, role, template)
 

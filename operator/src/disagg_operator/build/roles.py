@@ -15,6 +15,11 @@ def role_spec(spec: Spec, role: Component) -> RoleSpec:
     return spec.prefill if role is Component.PREFILL else spec.decode
 
 
+def spans_nodes(role: RoleSpec) -> bool:
+    """Whether one replica is a group of pods, which a LeaderWorkerSet keeps, and not one pod of a Deployment."""
+    return role.parallelism.nodes > 1
+
+
 def derive_replicas(role: RoleSpec) -> int:
     """Replicas of a role that nothing has scaled yet: as written, else 1 or what its autoscaler begins with."""
     if role.scaling is not None:

@@ -15,7 +15,7 @@ from typing import Any, Final
 from disagg_operator.api.names import API_VERSION, ENGINE_ROLES, SCALER_KIND, SCALER_SHORT_NAME, Component, child_name
 from disagg_operator.api.resource import DisaggregatedInference, Ratio
 from disagg_operator.build.inputs import Counts
-from disagg_operator.build.roles import derive_replicas, role_spec
+from disagg_operator.build.roles import derive_replicas, role_spec, spans_nodes
 from disagg_operator.plan.ownership import is_ours
 from disagg_operator.status.conditions import Limit
 from disagg_operator.status.observation import observe_part
@@ -74,7 +74,7 @@ def list_count_holders(resource: DisaggregatedInference) -> list[Manifest]:
     for role in ENGINE_ROLES:
         wish = role_spec(resource.spec, role)
         if wish.scaling is not None:
-            workload = "LeaderWorkerSet" if wish.parallelism.nodes > 1 else "Deployment"
+            workload = "LeaderWorkerSet" if spans_nodes(wish) else "Deployment"
             kinds = {SCALER_KIND: API_VERSION, workload: _WORKLOADS[workload]}
             name = child_name(resource.metadata.name, role)
             metadata = {"name": name, "namespace": resource.metadata.namespace}
