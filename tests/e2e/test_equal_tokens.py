@@ -1,15 +1,22 @@
 """The promise "never a wrong token", end to end: prefill and decode pods answer what one plain vLLM server answers.
 
 Field cases C67 and C100. Greedy decoding; the plain server runs first and is gone before the split model comes up.
-In float32 every token id must be equal. In bfloat16 a plain server differs from itself when requests are batched, at
-exact ties of the two best tokens; there, and only there, another token is allowed.
+
+Decode computes a prompt's tail on KV that was there before, so the answer to compare with is the plain server's with the
+prompt's prefix in its own cache: each prompt is asked twice in a row, and the second answer counts. In float32 both are
+the same. In bfloat16 they are not always: a tail computed alone is rounded in other places than one computed with its
+prefix.
+
+One at a time every token id must be equal, in both types. Batched bfloat16 differs from itself on one plain server too,
+where the two best tokens are close; the test records how often and how far, and allows the same of the split model.
 """
 
 import json
 import math
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
+from typing import Any
 
 import pytest
 from demo.client import CacheUse, cache_use, call, complete
@@ -20,32 +27,58 @@ from e2e.stack import BLOCK, MODEL, Served, example, plain_server, serve
 
 NAMESPACE = "e2e-equal"
 MAX_TOKENS = 32
+CANDIDATES = 5
 
 
 @dataclass(frozen=True)
 class Generation:
-    """Tokens of one answer, with the logprobs of the two best candidates at each step."""
+    """Tokens of one answer, with the logprobs of the best candidates at each step, by token."""
 
     tokens: list[int]
-    best_two: list[tuple[float, float]] = field(default_factory=list)
+    candidates: list[dict[int, float]]
 
 
 @dataclass(frozen=True)
 class Oracle:
-    """A set of prompts and what the plain server answered, one at a time."""
+    """A set of prompts and what the plain server answered: one at a time, and as many at a time as the split model gets."""
 
     prompts: list[list[int]]
     generations: list[Generation]
+    batched: list[Generation]
 
 
-def generate(url: str, prompts: Sequence[Sequence[int]], concurrency: int) -> list[Generation]:
-    """Answer all prompts, `concurrency` at a time, in order."""
+@dataclass(frozen=True)
+class Difference:
+    """The first token at which an answer leaves the plain server's."""
+
+    prompt: int
+    index: int
+    expected: int
+    found: int
+    gap: float
+    """By how much the plain server preferred its own token there, in logprobs; infinite if it never weighed the other."""
+
+
+def generate(url: str, prompts: Sequence[Sequence[int]], concurrency: int, *, asked: int = 1) -> list[Generation]:
+    """Answers to all prompts, `concurrency` at a time, in order: the last one of `asked` in a row for each prompt."""
 
     def one(prompt: Sequence[int]) -> Generation:
-        answer = complete(url, MODEL, prompt, MAX_TOKENS, return_token_ids=True, logprobs=2, ignore_eos=True)
+        for _ in range(asked - 1):
+            complete(url, MODEL, prompt, max_tokens=1)
+        answer = complete(
+            url,
+            MODEL,
+            prompt,
+            MAX_TOKENS,
+            ignore_eos=True,
+            return_token_ids=True,
+            logprobs=CANDIDATES,
+            return_tokens_as_token_ids=True,
+        )
         choice = answer["choices"][0]
-        best = [sorted(step.values(), reverse=True)[:2] for step in choice["logprobs"]["top_logprobs"]]
-        return Generation(choice["token_ids"], [(two[0], two[1]) for two in best])
+        steps = choice["logprobs"]["top_logprobs"]
+        named = [{int(name.removeprefix("token_id:")): value for name, value in step.items()} for step in steps]
+        return Generation(choice["token_ids"], named)
 
     with ThreadPoolExecutor(concurrency) as pool:
         return list(pool.map(one, prompts))
@@ -57,20 +90,17 @@ def first_difference(plain: Generation, split: Generation) -> int | None:
     return next((index for index, (left, right) in pairs if left != right), None)
 
 
-def wrong_answers(plain: list[Generation], split: list[Generation], *, ties_allowed: bool) -> list[str]:
-    """What is not as it should be, one line for each prompt."""
-    wrong = []
+def differences(plain: list[Generation], split: list[Generation]) -> list[Difference]:
+    """Where answers differ, the first token of each prompt that does."""
+    found = []
     for number, (left, right) in enumerate(zip(plain, split, strict=True)):
         index = first_difference(left, right)
-        if index is None:
-            continue
-        best, second = left.best_two[index]
-        if ties_allowed and math.isclose(best, second, abs_tol=1e-6):
-            continue
-        wrong.append(
-            f"prompt {number}: token {index} differs ({left.tokens[index]} -> {right.tokens[index]}; {best}, {second})"
-        )
-    return wrong
+        if index is not None:
+            expected, other = left.tokens[index], right.tokens[index]
+            weighed = left.candidates[index]
+            gap = weighed[expected] - weighed.get(other, -math.inf)
+            found.append(Difference(number, index, expected, other, gap))
+    return found
 
 
 DTYPES = ["float32", "bfloat16"]
@@ -78,6 +108,8 @@ CONCURRENCIES = [1, 8]
 # Two segments of this size hold all prompts of one set in float32 (3.5 GB), so that nothing is evicted on the way.
 # Blocks go through the local buffer, half of it each way: eight prompts of 3000 tokens are 1.1 GB.
 STORE = {"segmentSize": "2560Mi", "localBufferSize": "2Gi"}
+# The model's best logits lie between 16 and 32, where neighbours in bfloat16 are this far apart.
+BFLOAT16_STEP = 0.125
 
 
 @pytest.fixture(scope="module", params=DTYPES)
@@ -94,7 +126,14 @@ def oracles(cluster: Cluster, dtype: str, full_counts: bool) -> dict[int, Oracle
     count = 50 if full_counts else 6
     with plain_server(cluster, NAMESPACE, example("plain", dtype=dtype)) as url:
         sets = {number: token_prompts(url, MODEL, count=count, seed=1000 * number) for number in CONCURRENCIES}
-        return {number: Oracle(prompts, generate(url, prompts, concurrency=1)) for number, prompts in sets.items()}
+        return {number: consult(url, prompts, number) for number, prompts in sets.items()}
+
+
+def consult(url: str, prompts: list[list[int]], concurrency: int) -> Oracle:
+    """Ask the plain server, whose cache holds each prompt's prefix when its answer is taken."""
+    singly = generate(url, prompts, concurrency=1, asked=2)
+    batched = generate(url, prompts, concurrency, asked=2) if concurrency > 1 else singly
+    return Oracle(prompts, singly, batched)
 
 
 @pytest.fixture(scope="module")
@@ -120,11 +159,16 @@ def reset_local_cache(served: Served) -> None:
     )
 
 
-def record(name: str, dtype: str, use: CacheUse, allowed: int) -> None:
+def gaps_of(found: list[Difference]) -> list[float]:
+    """By how much the plain server preferred its own tokens where answers differ, smallest first."""
+    return sorted(round(one.gap, 4) for one in found)
+
+
+def record(name: str, dtype: str, figures: dict[str, Any]) -> None:
     """Keep the figures of a full run."""
     path = ROOT / "benchmarks" / "results" / "e2e-equal-tokens.json"
     results = json.loads(path.read_text()) if path.exists() else {}
-    results[f"{dtype} {name}"] = {**asdict(use), "whole_block_tokens": allowed}
+    results[f"{dtype} {name}"] = figures
     path.write_text(json.dumps(results, indent=2, sort_keys=True) + "\n")
 
 
@@ -139,10 +183,15 @@ def test_answers_equal_a_plain_server(
         reset_local_cache(split)
     answers, use = ask(split, oracle.prompts, concurrency)
     allowed = whole_block_tokens(oracle.prompts, BLOCK)
+    found = differences(oracle.generations, answers)
+    plain = differences(oracle.generations, oracle.batched)
     if full_counts:
-        record(f"{phase}, {concurrency} at a time", dtype, use, allowed)
-    ties_allowed = dtype == "bfloat16" and concurrency > 1
-    assert wrong_answers(oracle.generations, answers, ties_allowed=ties_allowed) == []
+        uses = {**asdict(use), "whole_block_tokens": allowed}
+        gaps = {"prompts": len(answers), "differ": gaps_of(found), "plain_server_batched_differs": gaps_of(plain)}
+        record(f"{phase}, {concurrency} at a time", dtype, uses | gaps)
+    if dtype == "bfloat16" and concurrency > 1:
+        found = [one for one in found if one.gap > BFLOAT16_STEP]
+    assert found == []
     if concurrency > 1 and not full_counts:
         return  # What eight loads at a time bring in time depends on the machine; the full run is for calm ones.
     reused = use.store + (use.local if phase == "warm" else 0)
