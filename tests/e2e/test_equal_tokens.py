@@ -2,13 +2,12 @@
 
 Field cases C67 and C100. Greedy decoding; the plain server runs first and is gone before the split model comes up.
 
-Decode computes a prompt's tail on KV that was there before, so the answer to compare with is the plain server's with the
+Decode computes a prompt's tail on KV that was there before, so its answer is held against the plain server's with the
 prompt's prefix in its own cache: each prompt is asked twice in a row, and the second answer counts. In float32 both are
-the same. In bfloat16 they are not always: a tail computed alone is rounded in other places than one computed with its
-prefix.
+the same. In bfloat16 not always: a tail computed alone is rounded in other places than one computed with its prefix.
 
 One at a time every token id must be equal, in both types. Batched bfloat16 differs from itself on one plain server too,
-where the two best tokens are close; the test records how often and how far, and allows the same of the split model.
+where two tokens are close. The test records how often and how far, and allows the split model one step of bfloat16.
 """
 
 import json
@@ -40,7 +39,7 @@ class Generation:
 
 @dataclass(frozen=True)
 class Oracle:
-    """A set of prompts and what the plain server answered: one at a time, and as many at a time as the split model gets."""
+    """A set of prompts and what the plain server answered: one at a time, and batched as the split model gets them."""
 
     prompts: list[list[int]]
     generations: list[Generation]
@@ -56,7 +55,7 @@ class Difference:
     expected: int
     found: int
     gap: float
-    """By how much the plain server preferred its own token there, in logprobs; infinite if it never weighed the other."""
+    """By how much the plain server preferred its own token there, in logprobs; infinite if the other was not near."""
 
 
 def generate(url: str, prompts: Sequence[Sequence[int]], concurrency: int, *, asked: int = 1) -> list[Generation]:
