@@ -14,7 +14,7 @@ from typing import Any, Final
 from mooncake_store_connector.problems import Problem
 from pydantic import ValidationError
 
-from disagg_operator.api.names import KIND
+from disagg_operator.api.names import KIND, Component
 from disagg_operator.api.resource import DisaggregatedInference
 from disagg_operator.build.desired import build_desired
 from disagg_operator.build.inputs import ClusterFacts, Counts, Desired, Pins
@@ -26,10 +26,12 @@ from disagg_operator.kube.kinds import CONTROLLER_REVISION, RESOURCE, SCALER
 from disagg_operator.kube.reading import observe, read_autoscalers, read_children, read_pods, read_unlabelled
 from disagg_operator.kube.writing import Refusal, write_changes
 from disagg_operator.metrics import Metrics
+from disagg_operator.plan.additions import find_additions, tell_additions
 from disagg_operator.plan.changes import Changes, owner_uid, plan_changes
 from disagg_operator.plan.counts import CountDecision, decide_counts, list_count_holders
 from disagg_operator.plan.drift import find_scaled_elsewhere
 from disagg_operator.plan.pins import decide_pins
+from disagg_operator.plan.rollout import decide_rollout
 from disagg_operator.status.conditions import Expectation, Verdict, judge, judge_halt, judge_start
 from disagg_operator.status.observation import Observation
 from disagg_operator.status.reasons import Reason
@@ -89,6 +91,7 @@ class Plan:
     changes: Changes
     is_update_available: bool
     counted: CountDecision
+    held: frozenset[Component]
 
 
 @dataclass(frozen=True)
@@ -166,13 +169,14 @@ class Reconciler:
         sight = replace(sight, there=[*sight.there, *holders])
         counted = decide_counts(resource, sight.own())
         desired = build_desired(resource, decision.pins, facts, counted.counts)
-        wanted = (*decision.records, *desired.children)
+        rollout = decide_rollout(resource, desired, counted.counts, sight.pods)
+        wanted = (*decision.records, *rollout.children)
         there = [*sight.there, *await read_unlabelled(self.client, wanted, sight.there)]
         changes = plan_changes(wanted, there, resource.metadata.uid, KIND)
         if changes.conflicts or changes.leaving:
             return halt_for(changes)
         has_update = decision.pins != self.pins and is_changed_by(self.pins, resource, desired, facts, counted.counts)
-        return Plan(resource, desired, changes, has_update, counted)
+        return Plan(resource, desired, changes, has_update, counted, rollout.held)
 
     async def _carry_out(self, sight: Sight, plan: Plan) -> float | None:
         old = sight.body.get("status", {})
@@ -180,12 +184,15 @@ class Reconciler:
             old = await self._report(sight, old, {"observedGeneration": sight.metadata["generation"]}, judge_start())
         live, refusals = await write_changes(self.client, plan.changes, plan.counted.seeds, self._count_write)
         seen = await observe(self.client, sight.metadata, plan.desired.children, live, sight.pods)
+        seen = replace(seen, additions=find_additions(live))
         expected = Expectation(
             plan.desired.segments,
             has_own_connector=has_own_connector(plan.resource),
             has_managed_master=plan.resource.spec.kv_store.master.external is None,
             is_update_available=plan.is_update_available,
             limits=plan.counted.limits,
+            is_paused=plan.resource.spec.paused,
+            held=plan.held,
         )
         verdicts = judge_refusals(seen, refusals) if refusals else judge(seen, expected)
         await self._report(sight, old, build_status(plan.resource, plan.desired, seen, expected), verdicts)
@@ -194,7 +201,7 @@ class Reconciler:
         if refusals:
             waits = [refusal.error.retry_after for refusal in refusals if refusal.error.retry_after]
             raise TryAgainError(f"refused: {'; '.join(str(refusal) for refusal in refusals)}", max(waits, default=None))
-        for event in find_scaled_elsewhere(plan.resource, plan.changes):
+        for event in (*find_scaled_elsewhere(plan.resource, plan.changes), *tell_additions(seen.additions, old)):
             await post_event(self.client, sight.metadata, event, now_text())
         return look_again(seen, verdicts)
 

@@ -55,6 +55,26 @@ def test_all_is_well() -> None:
     }
 
 
+def test_a_paused_rollout_is_told_and_is_nothing_that_moves() -> None:
+    paused, old = replace(EXPECTED, is_paused=True), part(Component.DECODE, 2, updated=0)
+    assert verdicts(seen(), paused)[T.PROGRESSING] == ("False", Reason.SETTLED), "nothing waits"
+    told = verdicts(seen(decode=old), paused)
+    assert told[T.READY] == ("False", Reason.PAUSED)
+    assert told[T.PROGRESSING] == ("False", Reason.PAUSED)
+    assert told[T.AVAILABLE] == ("True", Reason.AVAILABLE)
+    assert told[T.DEGRADED] == ("False", Reason.AS_WISHED)
+    starting = part(Component.PREFILL, 2, ready=1)
+    told = verdicts(seen(decode=old, prefill=starting), paused)
+    assert told[T.READY] == ("False", Reason.DECODE_NOT_READY), "a pod is on its way all the same"
+    assert told[T.PROGRESSING] == ("True", Reason.ROLLING_OUT)
+
+
+def test_a_role_that_waits_for_the_other_is_named() -> None:
+    half = part(Component.DECODE, 2, updated=1)
+    told = {v.type: v for v in judge(seen(decode=half), replace(EXPECTED, held=frozenset({Component.DECODE})))}
+    assert "decode waits, so that both roles move in proportion" in told[T.PROGRESSING].message
+
+
 def test_what_is_held_back_is_told_and_is_no_trouble_of_pods() -> None:
     limits = (Limit(Reason.RATIO_GUARD, "decode waits"), Limit(Reason.CANNOT_WAKE, "prefill sleeps"))
     told = {verdict.type: verdict for verdict in judge(seen(), replace(EXPECTED, limits=limits))}

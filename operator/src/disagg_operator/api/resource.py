@@ -98,6 +98,11 @@ class Spec(ApiModel):
         None,
         description="Any new value restarts both roles' pods by a rollout, and takes up the operator's current images.",
     )
+    paused: bool = Field(
+        False,
+        description="True holds every rollout of this resource where it is, as a Deployment's paused does. Counts are "
+        "followed meanwhile. A resource that is paused from its start has no pods.",
+    )
     progress_deadline_seconds: int = Field(
         3600, ge=60, le=86400, description="Seconds without progress after which a rollout is reported as stuck."
     )

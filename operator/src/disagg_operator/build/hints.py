@@ -17,7 +17,8 @@ _MAX_LENGTH = 1024
 
 def find_hints(resource: DisaggregatedInference) -> tuple[str, ...]:
     """Hints for a resource without problems, in a fixed order, as short and as few as status takes."""
-    hints = [*derive_store_config(resource).hints, *_find_model_hints(resource.spec)]
+    hints = ["spec.paused: rollouts are held until it is false"] if resource.spec.paused else []
+    hints += [*derive_store_config(resource).hints, *_find_model_hints(resource.spec)]
     for role in ENGINE_ROLES:
         hints += _find_role_hints(resource, role)
     hints += [*_find_geometry_hints(resource.spec), *_find_policy_hints(resource), *_find_ratio_hints(resource.spec)]

@@ -132,7 +132,9 @@ def _read_wish(resource: DisaggregatedInference, role: Component, children: Chil
     scaler = children.get((SCALER_KIND, child_name(resource.metadata.name, role)), {})
     wished = int(scaler.get("spec", {}).get("replicas", seed))
     part = observe_part(role, None, live, []) if live is not None else None
-    return _Wish(wished, present, is_scaled=True, is_rolling=part is not None and part.is_rolling)
+    # A rollout that the user has paused may stand for days; its Deployment scales both revisions in proportion.
+    is_rolling = part is not None and part.is_rolling and not resource.spec.paused
+    return _Wish(wished, present, is_scaled=True, is_rolling=is_rolling)
 
 
 def _workload_of(resource: DisaggregatedInference, role: Component, children: Children) -> Manifest | None:

@@ -30,7 +30,7 @@ def is_as_applied(manifest: Manifest, live: Manifest) -> bool:
     digest = manifest["metadata"]["annotations"][ANNOTATION_APPLIED]
     if live["metadata"].get("annotations", {}).get(ANNOTATION_APPLIED) != digest:
         return False
-    fields = _our_fields(live)
+    fields = our_fields(live)
     body = {key: value for key, value in manifest.items() if key not in ("apiVersion", "kind", "metadata")}
     metadata = {key: value for key, value in manifest["metadata"].items() if key not in ("name", "namespace")}
     return fields is not None and _owns({**body, "metadata": metadata}, fields)
@@ -38,7 +38,7 @@ def is_as_applied(manifest: Manifest, live: Manifest) -> bool:
 
 def is_ours(live: Manifest, *path: str) -> bool:
     """Whether one field is in what we applied, and nobody has written another value since."""
-    return _has(_our_fields(live), path)
+    return _has(our_fields(live), path)
 
 
 def find_writer(live: Manifest, *path: str) -> str:
@@ -59,7 +59,8 @@ def _has(fields: Manifest | None, path: Iterable[str]) -> bool:
     return True
 
 
-def _our_fields(live: Manifest) -> Manifest | None:
+def our_fields(live: Manifest) -> Manifest | None:
+    """The fieldsV1 tree of what we applied, as far as nobody has taken it from us. None when we applied nothing."""
     for entry in live["metadata"].get("managedFields", []):
         if entry.get("manager") == FIELD_MANAGER and entry.get("operation") == "Apply" and not entry.get("subresource"):
             return dict(entry["fieldsV1"])

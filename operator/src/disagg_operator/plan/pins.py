@@ -1,6 +1,7 @@
 """Which images and template version a resource is built with: those recorded for it, until its user changes it.
 
-A record is a ControllerRevision. It holds the pins and the spec that they were chosen for. So a new operator, chart or
+A record is a ControllerRevision. It holds the pins, the spec that they were chosen for, and the patch that brings this
+spec back. So a new operator, chart or
 default restarts nobody's engines: it is taken up at the next change of the spec that is more than a replica count, or
 at a new `spec.restart`. docs/adr/0006-pins.md.
 """
@@ -9,7 +10,7 @@ import hashlib
 import json
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Final
 
 from pydantic import BaseModel
 
@@ -19,6 +20,10 @@ from disagg_operator.build.inputs import ClusterFacts, Context, Images, Pins
 from disagg_operator.build.objects import build_owner_reference
 
 Manifest = dict[str, Any]
+# Parts of the spec with counts in them, and the fields that are no part of a revision.
+_COUNTED: Final = frozenset({"prefill", "decode", "router"})
+_COUNTS: Final = frozenset({"replicas", "scaling"})
+_OUTSIDE: Final = frozenset({"scaling", "paused"})
 
 
 @dataclass(frozen=True)
@@ -41,7 +46,12 @@ def decide_pins(resource: DisaggregatedInference, records: Iterable[Manifest], c
         return PinDecision(read_pins(newest), tuple(wanted))
     number = int(kept[-1]["revision"]) + 1 if kept else 1
     spec = without_counts(resource.spec).model_dump(by_alias=True, mode="json")
-    data = {"pins": asdict(current), "spec": spec, "generation": resource.metadata.generation}
+    data = {
+        "pins": asdict(current),
+        "spec": spec,
+        "undo": build_undo(resource.spec),
+        "generation": resource.metadata.generation,
+    }
     first = max(0, len(wanted) - resource.spec.revision_history_limit)
     return PinDecision(current, (*wanted[first:], build_record(resource, number, data)))
 
@@ -54,14 +64,31 @@ def _belongs(data: Manifest, resource: DisaggregatedInference) -> bool:
 
 
 def without_counts(spec: Spec) -> Spec:
-    """The wish without what scales."""
+    """The wish without what scales, and without a pause."""
     parts: dict[str, Any] = {
         "prefill": spec.prefill.model_copy(update={"replicas": None, "scaling": None}),
         "decode": spec.decode.model_copy(update={"replicas": None, "scaling": None}),
         "router": spec.router.model_copy(update={"replicas": 1}),
         "scaling": None,
+        "paused": False,
     }
     return spec.model_copy(update=parts)
+
+
+def build_undo(spec: Spec) -> list[Manifest]:
+    """The JSON patch that makes any later spec this one again, but for counts and a pause.
+
+    Each field is set as a whole, so that what was added inside it goes. A null takes the field away: the API server
+    drops nulls, and defaults come back.
+    """
+    patch = []
+    for key, value in spec.model_dump(by_alias=True, mode="json").items():
+        if key in _COUNTED:
+            fields = {f"{key}/{name}": inner for name, inner in value.items() if name not in _COUNTS}
+        else:
+            fields = {} if key in _OUTSIDE else {key: value}
+        patch += [{"op": "add", "path": f"/spec/{path}", "value": inner} for path, inner in fields.items()]
+    return patch
 
 
 def is_same_wish(recorded: Any, present: Any) -> bool:

@@ -10,6 +10,7 @@ from disagg_operator.status.reasons import ConditionType, Reason
 
 Manifest = dict[str, Any]
 _MAX_MESSAGE: Final = 4096
+_PAUSED: Final = "spec.paused holds the rollout: "
 _NOT_READY: Final = {
     Component.PREFILL: Reason.PREFILL_NOT_READY,
     Component.DECODE: Reason.DECODE_NOT_READY,
@@ -53,11 +54,13 @@ class Expectation:
     has_managed_master: bool = True
     is_update_available: bool = False
     limits: tuple[Limit, ...] = ()
+    is_paused: bool = False
+    held: frozenset[Component] = frozenset()
 
 
 def judge(seen: Observation, expected: Expectation) -> list[Verdict]:
     """All conditions of a resource whose children are written."""
-    ready, progressing = judge_ready(seen), judge_progressing(seen)
+    ready, progressing = judge_ready(seen, expected), judge_progressing(seen, expected)
     verdicts = [
         ready,
         judge_available(seen),
@@ -74,7 +77,7 @@ def judge(seen: Observation, expected: Expectation) -> list[Verdict]:
     return verdicts
 
 
-def judge_ready(seen: Observation) -> Verdict:
+def judge_ready(seen: Observation, expected: Expectation) -> Verdict:
     """True when every part is exactly as wished. A decode of zero is a wish too: Ready, reason Suspended."""
     unsettled = [part for part in _parts(seen) if not part.is_settled]
     if not unsettled:
@@ -82,9 +85,15 @@ def judge_ready(seen: Observation) -> Verdict:
             message = "decode is scaled to zero by wish: requests are answered 503"
             return Verdict(ConditionType.READY, True, Reason.SUSPENDED, message)
         return Verdict(ConditionType.READY, True, Reason.READY, "every pod is ready and of the present revision")
-    worst = unsettled[0]
     message = "; ".join(_tell(part) for part in unsettled)
-    return Verdict(ConditionType.READY, False, _NOT_READY[worst.component], message)
+    if _is_waiting(unsettled, expected):
+        return Verdict(ConditionType.READY, False, Reason.PAUSED, _PAUSED + message)
+    return Verdict(ConditionType.READY, False, _NOT_READY[unsettled[0].component], message)
+
+
+def _is_waiting(unsettled: list[Part], expected: Expectation) -> bool:
+    """Whether all that is amiss is the rollout that the user has paused."""
+    return expected.is_paused and all(part.is_behind for part in unsettled)
 
 
 def judge_available(seen: Observation) -> Verdict:
@@ -99,7 +108,7 @@ def judge_available(seen: Observation) -> Verdict:
     return Verdict(ConditionType.AVAILABLE, True, Reason.AVAILABLE, "decode and router answer requests")
 
 
-def judge_progressing(seen: Observation) -> Verdict:
+def judge_progressing(seen: Observation, expected: Expectation) -> Verdict:
     """True while pods are on their way to what is wished."""
     for part in _parts(seen):
         if part.is_stuck:
@@ -108,6 +117,10 @@ def judge_progressing(seen: Observation) -> Verdict:
     moving = [part for part in _parts(seen) if not part.is_settled]
     if moving:
         message = "; ".join(_tell(part) for part in moving)
+        if _is_waiting(moving, expected):
+            return Verdict(ConditionType.PROGRESSING, False, Reason.PAUSED, _PAUSED + message)
+        for role in sorted(expected.held):
+            message += f"; {role} waits, so that both roles move in proportion"
         return Verdict(ConditionType.PROGRESSING, True, Reason.ROLLING_OUT, message)
     return Verdict(ConditionType.PROGRESSING, False, Reason.SETTLED, "nothing is on its way")
 

@@ -41,6 +41,11 @@ class Part:
     failures: tuple[str, ...] = ()
 
     @property
+    def is_behind(self) -> bool:
+        """Whether pods are not yet of the present revision, or not there."""
+        return self.exists and self.is_observed and (self.updated < self.wished or self.updated < self.replicas)
+
+    @property
     def is_settled(self) -> bool:
         """Whether exactly the wished pods are there, all of the present revision and ready."""
         counts = (self.replicas, self.ready, self.updated)
@@ -67,13 +72,14 @@ class Observation:
 
     `segments` are the names of all that are registered, None when the master could not be asked. `shared` counts
     those of ready engines: a segment outlives its engine for a while. `is_creating`: a pod's containers are being made
-    ready, of which no event of the pod tells.
+    ready, of which no event of the pod tells. `additions` are sentences about what others have added to workloads.
     """
 
     parts: dict[Component, Part]
     segments: tuple[str, ...] | None = None
     shared: int = 0
     is_creating: bool = False
+    additions: tuple[str, ...] = ()
 
 
 def observe_part(
@@ -108,11 +114,19 @@ def observe_part(
         ready=status.get("readyReplicas", 0),
         updated=status.get("updatedReplicas", 0),
         is_observed=_has_caught_up(live),
-        has_completed=progressing.get("reason") == "NewReplicaSetAvailable"
-        or (live["kind"] != "Deployment" and conditions.get("Available", {}).get("status") == "True"),
+        has_completed=_has_completed(live, conditions),
         is_stuck=progressing.get("reason") == "ProgressDeadlineExceeded",
         failures=tuple(dict.fromkeys(failures))[:_MAX_FAILURES],
     )
+
+
+def _has_completed(live: Manifest, conditions: Mapping[str, Manifest]) -> bool:
+    """Whether the last rollout came to its end. Of a paused one that has pods, nobody says; they have served."""
+    if live["kind"] != "Deployment":
+        return bool(conditions.get("Available", {}).get("status") == "True")
+    reason = conditions.get("Progressing", {}).get("reason")
+    has_pods = live.get("status", {}).get("replicas", 0) > 0
+    return reason == "NewReplicaSetAvailable" or (bool(live["spec"].get("paused")) and has_pods)
 
 
 def _has_caught_up(live: Manifest) -> bool:
@@ -138,13 +152,14 @@ def count_shared(segments: Iterable[str], pods: Iterable[Manifest]) -> int:
     addresses = {
         address["ip"]
         for pod in pods
-        if _is_ready(pod) and pod["metadata"].get("labels", {}).get(LABEL_ROLE) in ENGINE_ROLES
+        if is_ready(pod) and pod["metadata"].get("labels", {}).get(LABEL_ROLE) in ENGINE_ROLES
         for address in pod["status"].get("podIPs", [])
     }
     return sum(1 for segment in segments if _host(segment) in addresses)
 
 
-def _is_ready(pod: Manifest) -> bool:
+def is_ready(pod: Manifest) -> bool:
+    """Whether a pod takes requests."""
     conditions = pod.get("status", {}).get("conditions", [])
     return any(condition["type"] == "Ready" and condition["status"] == "True" for condition in conditions)
 

@@ -30,6 +30,7 @@ class Reason(StrEnum):
     UP_TO_DATE = "UpToDate"
     # On the way.
     ROLLING_OUT = "RollingOut"
+    PAUSED = "Paused"
     WAITING_FOR_OLD_CHILDREN = "WaitingForOldChildren"
     STARTING = "Starting"
     # Not as wished, and the operator goes on trying.

@@ -13,6 +13,7 @@ from disagg_operator.status.reasons import ConditionType, Reason
 
 Manifest = dict[str, Any]
 _MAX_HINTS: Final = 32
+_MAX_HINT: Final = 1024
 _UNITS: Final = (("Ti", 2**40), ("Gi", 2**30), ("Mi", 2**20), ("Ki", 2**10))
 
 
@@ -42,8 +43,9 @@ def build_status(
     }
     for role in ENGINE_ROLES:
         status[role.value] = {**_role_counts(seen.parts[role]), **_role_names(resource, desired, role)}
-    if desired.hints:
-        status["hints"] = list(desired.hints[:_MAX_HINTS])
+    hints = [*desired.hints, *(sentence[:_MAX_HINT] for sentence in seen.additions)]
+    if hints:
+        status["hints"] = hints[:_MAX_HINTS]
     return status
 
 
