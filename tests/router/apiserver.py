@@ -65,6 +65,18 @@ class Api:
         )
         return file
 
+    def service_account(self, namespace: str) -> Path:
+        """What the kubelet mounts into a pod of the router's account: its own token, and the certificate to trust."""
+        path = f"/api/v1/namespaces/{namespace}/serviceaccounts"
+        with contextlib.suppress(urllib.error.HTTPError):  # it is there already
+            self.call("POST", path, {"metadata": {"name": "router"}})
+        answer = self.call("POST", f"{path}/router/token", {"spec": {"expirationSeconds": 3600}})
+        folder = self.directory / f"{namespace}-account"
+        folder.mkdir(exist_ok=True)
+        (folder / "token").write_text(answer["status"]["token"])  # type: ignore[index]
+        (folder / "ca.crt").write_bytes((self.directory / "certs" / "apiserver.crt").read_bytes())
+        return folder
+
     def new_namespace(self, name: str) -> None:
         """A namespace in which the router's account may read pods, and nothing else."""
         self.call("POST", "/api/v1/namespaces", {"metadata": {"name": name}})

@@ -16,6 +16,7 @@ from router.programs import Program, eventually, free_port
 HERE = Path(__file__).parent
 ROLE = "inference.disagg.io/role"
 NAME = "inference.disagg.io/name"
+REVISION = "inference.disagg.io/kv-revision"
 
 # Quick checks, so that a test of a hang takes seconds. The proportions are those of the defaults.
 QUICK = [
@@ -44,6 +45,7 @@ class Engine:
     name: str
     role: str
     host: str
+    revision: str = ""
     control_port: int = field(default_factory=free_port)
     program: Program | None = None
 
@@ -74,7 +76,7 @@ class Engine:
 
     def show(self, *, ready: bool = True) -> None:
         """Writes the Pod: made when missing."""
-        labels = {NAME: "di", ROLE: self.role}
+        labels = {NAME: "di", ROLE: self.role} | ({REVISION: self.revision} if self.revision else {})
         self.stack.api.put_pod(self.stack.namespace, self.name, labels, self.host, ready=ready)
 
     def hide(self) -> None:
@@ -149,9 +151,9 @@ class Stack:
     engines: list[Engine] = field(default_factory=list)
     routers: list[Router] = field(default_factory=list)
 
-    def add_engine(self, role: str, *, shown: bool = True) -> Engine:
+    def add_engine(self, role: str, *, shown: bool = True, revision: str = "") -> Engine:
         number = len(self.engines) + 2
-        engine = Engine(self, f"{role}-{number}", role, f"127.0.0.{number}")
+        engine = Engine(self, f"{role}-{number}", role, f"127.0.0.{number}", revision)
         self.engines.append(engine)
         engine.start()
         if shown:
@@ -180,6 +182,12 @@ class Stack:
             eventually(router.ready, f"the router is ready; see {front.log}")
             self.settle(router)
         return router
+
+    def pairing_flags(self) -> list[str]:
+        """Flags with which a front learns KV revisions, as its pod has them."""
+        account = self.api.service_account(self.namespace)
+        url = f"{self.api.url}/api/v1/namespaces/{self.namespace}/pods?labelSelector={NAME}%3Ddi"
+        return [f"--pods-url={url}", f"--service-account-dir={account}"]
 
     def settle(self, router: Router) -> None:
         """Waits until the router uses every engine that is running."""

@@ -9,10 +9,26 @@ from disagg_router.breaker import Breaker
 from disagg_router.discovery import parse_members
 from disagg_router.engines import Member, Pool, Role
 from disagg_router.keys import Keyring, bearer, read_keys
-from disagg_router.settings import parse_seconds, parse_settings, parse_size, parse_url
+from disagg_router.revisions import parse_revisions
+from disagg_router.settings import parse_pods_url, parse_seconds, parse_settings, parse_size, parse_url
 from disagg_router.sse import EventStream
 from hypothesis import given
 from hypothesis import strategies as st
+
+
+@pytest.mark.parametrize("payload", [None, [], {}, {"items": 3}])
+def test_what_is_no_list_of_pods_is_refused(payload: object) -> None:
+    with pytest.raises(ValueError, match="no list of pods"):
+        parse_revisions(payload, "rev")
+
+
+def test_revisions_are_read_by_address() -> None:
+    pods = [
+        {"metadata": {"labels": {"rev": "a"}}, "status": {"podIPs": [{"ip": "10.0.0.1"}, {"ip": "fd00::1"}]}},
+        {"metadata": {"labels": {}}, "status": {"podIPs": [{"ip": "10.0.0.2"}]}},
+        {"metadata": {"labels": {"rev": "b"}}, "status": {}},
+    ]
+    assert parse_revisions({"items": pods}, "rev") == {"10.0.0.1": "a", "fd00::1": "a"}
 
 
 @given(events=st.lists(st.binary(max_size=30).filter(lambda b: b"\n" not in b)), cuts=st.lists(st.integers(1, 9)))
@@ -127,6 +143,22 @@ async def test_prefill_in_doubt_is_not_chosen() -> None:
     assert pool.choose_prefill(set()) is None
 
 
+async def test_a_pair_is_of_one_revision_as_far_as_revisions_are_known() -> None:
+    pool = pool_of(*(Member(f"http://10.0.0.{n}:1", role) for n in (1, 2, 3) for role in Role))
+    for role in Role:
+        for engine, revision in zip(pool.listed(role), ("old", "new", ""), strict=True):
+            engine.revision = revision
+    old, new, unknown = pool.listed(Role.DECODE)
+    old.in_flight = new.in_flight = 1
+    assert pool.choose_decode(set(), "old") is unknown, "it may share it, and has less to do"
+    assert pool.choose_decode({unknown.url}, "old") is old
+    old.breaker.lose(0)
+    assert pool.choose_decode({unknown.url}, "old") is new, "a sound engine is better than KV"
+    prefill = {pool.choose_prefill(set(), "new") for _ in range(40)}
+    assert prefill == set(pool.listed(Role.PREFILL)[1:])
+    assert pool.choose_prefill({engine.url for engine in prefill if engine}, "new") is None
+
+
 async def test_decodes_service_comes_last() -> None:
     pool = pool_of(Member("http://10.0.0.1:1", Role.DECODE), last_resort="http://svc:1")
     first = pool.choose_decode(set())
@@ -176,6 +208,12 @@ def test_bad_sizes(text: str) -> None:
 def test_bad_times(text: str) -> None:
     with pytest.raises(argparse.ArgumentTypeError, match="is no time"):
         parse_seconds(text)
+
+
+@pytest.mark.parametrize("text", ["http://x/api/v1/namespaces/a/pods", "https://x/api/v1/pods", "https://x", ""])
+def test_bad_urls_of_pods(text: str) -> None:
+    with pytest.raises(argparse.ArgumentTypeError, match="lists no pods"):
+        parse_pods_url(text)
 
 
 @pytest.mark.parametrize("text", ["https://x", "x:1", "http://a/b", "http://user@host", ""])

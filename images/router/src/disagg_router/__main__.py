@@ -22,6 +22,7 @@ from disagg_router.metrics import Metrics
 from disagg_router.monitor import Monitor
 from disagg_router.prefill import PrefillLeg
 from disagg_router.relay import Relay
+from disagg_router.revisions import Revisions
 from disagg_router.settings import Settings, parse_settings
 from disagg_router.upstream import new_session
 
@@ -85,6 +86,7 @@ async def run(settings: Settings, stop: asyncio.Event) -> None:
             background(
                 discovery.run(settings.discovery_interval),
                 Monitor(session, pool, discovery, metrics, settings).run(),
+                Revisions(session, pool, settings).run(),
                 keyring.watch(settings.api_key_reload_seconds),
             ),
             serving(admin, settings.admin_host, settings.admin_port),

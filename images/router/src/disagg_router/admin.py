@@ -32,6 +32,7 @@ def build_admin(front: Front, discovery: Discovery, pool: Pool, metrics: Metrics
         for role in Role:
             for state in State:
                 metrics.engines.labels(role, state).set(pool.count(role, state))
+        metrics.paired.set(sum(len(pool.listed(role)) for role in Role) - len(pool.unpaired()))
         return web.Response(
             body=generate_latest(metrics.registry), headers={"Content-Type": "text/plain; version=0.0.4"}
         )

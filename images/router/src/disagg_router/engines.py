@@ -35,6 +35,8 @@ class Engine:
     url: str
     role: Role
     breaker: Breaker
+    revision: str = ""
+    """KV revision; empty while it is not known."""
     in_flight: int = 0
     misses: int = 0
     checked_at: float = float("-inf")
@@ -96,16 +98,29 @@ class Pool:
             self.changed.set()
         return came, gone
 
-    def choose_prefill(self, tried: Iterable[str]) -> Engine | None:
-        """A prefill engine that is worth asking, or None: decode can do without."""
-        fit = [e for e in self.listed(Role.PREFILL) if e.url not in tried and e.breaker.allows()]
-        return _least_loaded(fit)
+    def unpaired(self) -> list[Engine]:
+        """Listed engines whose KV revision is not known."""
+        return [engine for engine in self._members.values() if not engine.revision]
 
-    def choose_decode(self, tried: Iterable[str]) -> Engine | None:
-        """The decode engine most likely to answer. One in doubt is better than none, and the Service comes last."""
+    def next_revision(self) -> str:
+        """The KV revision of the decode engine whose turn it is; empty when it is not known, or there is none."""
+        engine = self.choose_decode(())
+        return engine.revision if engine is not None else ""
+
+    def choose_prefill(self, tried: Iterable[str], revision: str = "") -> Engine | None:
+        """A prefill engine of this KV revision that is worth asking, or None: decode can do without."""
+        left = [e for e in self.listed(Role.PREFILL) if e.url not in tried and _shares(e, revision)]
+        return _least_loaded([engine for engine in left if engine.breaker.allows()])
+
+    def choose_decode(self, tried: Iterable[str], revision: str = "") -> Engine | None:
+        """The decode engine most likely to answer, best one that shares the KV of this revision.
+
+        A sound one without that KV is better than one in doubt, that is better than none, and the Service comes last.
+        """
         left = [engine for engine in self.listed(Role.DECODE) if engine.url not in tried]
         sound = [engine for engine in left if engine.breaker.allows()]
-        chosen = _least_loaded(sound) or _least_loaded(left)
+        sharing = [engine for engine in sound if _shares(engine, revision)]
+        chosen = _least_loaded(sharing) or _least_loaded(sound) or _least_loaded(left)
         if chosen is None and self._last_resort is not None and self._last_resort.url not in tried:
             return self._last_resort
         return chosen
@@ -113,6 +128,11 @@ class Pool:
     def count(self, role: Role, state: State) -> int:
         """How many listed engines of a role have their breaker in this state."""
         return sum(engine.breaker.state is state for engine in self.listed(role))
+
+
+def _shares(engine: Engine, revision: str) -> bool:
+    """Whether an engine can use KV of this revision, as far as both are known."""
+    return not revision or not engine.revision or engine.revision == revision
 
 
 def _least_loaded(engines: list[Engine]) -> Engine | None:

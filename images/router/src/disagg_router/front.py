@@ -137,9 +137,11 @@ class Front:
             upstream = Upstream(request.method, _path_qs(request), headers, body, request.method in _REPEATABLE)
             return await self._answer_direct(request, upstream)
         path_qs = _path_qs(request, canonical=request.path)
-        params = await self._run_prefill(request.path, path_qs, headers, body, plan)
+        revision = self._pool.next_revision()
+        params = await self._run_prefill(request.path, path_qs, headers, body, plan, revision)
         sent = legs.derive_decode_body(body, plan.body, params)
-        return await self._relay.answer(request, Upstream("POST", path_qs, headers, sent, True), prompt=True)
+        upstream = Upstream("POST", path_qs, headers, sent, True)
+        return await self._relay.answer(request, upstream, prompt=True, revision=revision)
 
     async def _answer_direct(self, request: web.Request, upstream: Upstream) -> web.StreamResponse:
         if not (request.method == "GET" and request.path.rstrip("/") == "/v1/models" and self._settings.model_names):
@@ -151,12 +153,12 @@ class Front:
         return self._models()
 
     async def _run_prefill(
-        self, path: str, path_qs: str, headers: list[tuple[str, str]], body: bytes, plan: legs.Plan
+        self, path: str, path_qs: str, headers: list[tuple[str, str]], body: bytes, plan: legs.Plan, revision: str
     ) -> legs.Body | None:
         if plan.route is not Route.PD or plan.body is None:
             self._metrics.decode_only.labels(plan.reason).inc()
             return None
-        result = await self._prefill.run(path, path_qs, legs.prefill_headers(headers), plan.body, len(body))
+        result = await self._prefill.run(path, path_qs, legs.prefill_headers(headers), plan.body, len(body), revision)
         if result.outcome is not Outcome.OK:
             self._metrics.decode_only.labels(f"prefill_{result.outcome}").inc()
         return result.params

@@ -60,6 +60,11 @@ class Metrics:
             ["role", "state"],
             registry=registry,
         )
+        self.paired = Gauge(
+            "disagg_router_engines_of_known_revision",
+            "Listed engines whose KV revision is known, so that they are paired within it.",
+            registry=registry,
+        )
         self.breaker_opened = Counter(
             "disagg_router_breaker_opened",
             "Times an engine's circuit breaker opened, by role and reason.",

@@ -51,15 +51,18 @@ class PrefillLeg:
         self._params: legs.Body = json.loads(settings.prefill_params)
 
     async def run(
-        self, path: str, path_qs: str, headers: list[tuple[str, str]], body: legs.Body, size: int
+        self, path: str, path_qs: str, headers: list[tuple[str, str]], body: legs.Body, size: int, revision: str
     ) -> Prefilled:
-        """Asks for the KV of `body`'s prompt; `size` is the body's length in bytes. No fault of an engine raises."""
+        """Asks for this revision's KV of `body`'s prompt; `size` is the body's length in bytes.
+
+        No fault of an engine raises.
+        """
         start, tried = time.monotonic(), set[str]()
         seconds = self._settings.prefill_timeout + self._settings.prefill_timeout_per_mib * size / (1 << 20)
         deadline = asyncio.get_running_loop().time() + seconds
         result = Prefilled(Outcome.NO_ENGINE)
         upstream: Upstream | None = None
-        while (engine := self._pool.choose_prefill(tried)) is not None and len(tried) < 3:
+        while (engine := self._pool.choose_prefill(tried, revision)) is not None and len(tried) < 3:
             tried.add(engine.url)
             if upstream is None:
                 sent = legs.encode(legs.derive_prefill_body(path, body, self._params))

@@ -61,13 +61,18 @@ class Relay:
         self._settings = settings
         self.closing = False
 
-    async def answer(self, request: web.Request, upstream: Upstream, *, prompt: bool) -> web.StreamResponse:
-        """The client's answer. `prompt`: the stream of a (chat) completion, which ends with `[DONE]`."""
+    async def answer(
+        self, request: web.Request, upstream: Upstream, *, prompt: bool, revision: str = ""
+    ) -> web.StreamResponse:
+        """The client's answer. `prompt`: the stream of a (chat) completion, which ends with `[DONE]`.
+
+        `revision` is that of the KV which prefill may have left for it.
+        """
         tried: set[str] = set()
         begun, last = 0, None
         deadline = time.monotonic() + self._settings.decode_wait
         while True:
-            engine = self._pool.choose_decode(tried)
+            engine = self._pool.choose_decode(tried, revision)
             if engine is None:
                 if last is not None:
                     return last

@@ -20,6 +20,9 @@ class Settings:
     listen_port: int = 8000
     admin_host: str = "0.0.0.0"  # noqa: S104
     admin_port: int = 9090
+    pods_url: str = ""
+    pair_label: str = "inference.disagg.io/kv-revision"
+    service_account_dir: Path = Path("/var/run/secrets/kubernetes.io/serviceaccount")
     api_key_file: Path | None = None
     api_key_reload_seconds: float = 5.0
     max_body_size: int = 32 << 20
@@ -73,6 +76,13 @@ def parse_url(text: str) -> str:
     return text.rstrip("/")
 
 
+def parse_pods_url(text: str) -> str:
+    """The https URL of a list of pods, query included. Raises ArgumentTypeError otherwise."""
+    if not re.fullmatch(r"https://[^/\s]+/api/v1/namespaces/[^/\s]+/pods(\?\S*)?", text):
+        raise argparse.ArgumentTypeError(f"{text!r} lists no pods; write https://host/api/v1/namespaces/name/pods?...")
+    return text
+
+
 def parse_object(text: str) -> str:
     """A JSON object, kept as text. Raises ArgumentTypeError otherwise."""
     try:
@@ -92,6 +102,10 @@ def build_parser() -> argparse.ArgumentParser:
     add = parser.add_argument
     add("--discovery-url", type=parse_url, required=True, help="vllm-router in P/D mode, which lists the engines")
     add("--direct-decode-url", type=parse_url, help="decode's Service, for when no engine is listed")
+    add("--pods-url", type=parse_pods_url, help="list of the engines' pods; without it all are paired")
+    add("--pair-label", default=Settings.pair_label, help="label of a pod: prefill and decode are paired by its value")
+    account = Settings.service_account_dir
+    add("--service-account-dir", type=Path, default=account, help="token and ca.crt for the list of pods")
     add("--model-name", action="append", default=[], help="a model that /v1/models lists while decode is away")
     add("--listen-host", default=Settings.listen_host, help="address for clients")
     add("--listen-port", type=int, default=Settings.listen_port, help="port for clients")
@@ -150,5 +164,6 @@ def parse_settings(argv: list[str] | None = None) -> Settings:
     """The settings of a command line. Bad flags end the process with a message, as argparse does."""
     values = vars(build_parser().parse_args(argv))
     values["direct_decode_url"] = values["direct_decode_url"] or ""
+    values["pods_url"] = values["pods_url"] or ""
     values["model_names"] = tuple(values.pop("model_name"))
     return Settings(**values)

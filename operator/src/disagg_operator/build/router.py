@@ -4,12 +4,14 @@ docs/adr/0003-router.md says why there are two, docs/router.md has their flags.
 """
 
 from typing import Final
+from urllib.parse import quote
 
 from mooncake_store_connector.durations import parse_duration_ms
 from mooncake_store_connector.sizes import parse_size
 
 from disagg_operator.api.engine import Device
 from disagg_operator.api.names import (
+    LABEL_KV_REVISION,
     LABEL_NAME,
     LABEL_ROLE,
     PORT_HTTP,
@@ -111,6 +113,9 @@ def build_front_args(context: Context) -> list[str]:
     args = [
         f"--discovery-url=http://127.0.0.1:{PORT_DISCOVERY}",
         f"--direct-decode-url=http://{service_host(context.resource, Component.DECODE)}:{PORT_HTTP}",
+        f"--pods-url=https://kubernetes.default.svc/api/v1/namespaces/{context.namespace}/pods"
+        f"?labelSelector={quote(f'{LABEL_NAME}={context.name}')}&resourceVersion=0",
+        f"--pair-label={LABEL_KV_REVISION}",
         f"--model-name={derive_model_name(context.spec.model)}",
         f"--listen-port={PORT_HTTP}",
         f"--admin-port={PORT_ROUTER_ADMIN}",
