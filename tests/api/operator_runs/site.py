@@ -246,12 +246,13 @@ class Site:
         }
         self.edit("deployments", deployment, {"status": status}, "status")
 
-    def put_pod(self, name: str, owner: str, role: str, status: Json) -> str:
+    def put_pod(self, name: str, owner: str, role: str, status: Json, labels: Json | None = None) -> str:
         """A pod of a role with a status, as a kubelet would show it. Returns its UID."""
         labels = {
             "inference.disagg.io/name": owner,
             "inference.disagg.io/role": role,
             "app.kubernetes.io/managed-by": "disaggregated-inference-operator",
+            **(labels or {}),
         }
         security = {
             "allowPrivilegeEscalation": False,

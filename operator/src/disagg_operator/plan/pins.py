@@ -78,17 +78,25 @@ def without_counts(spec: Spec) -> Spec:
 def build_undo(spec: Spec) -> list[Manifest]:
     """The JSON patch that makes any later spec this one again, but for counts and a pause.
 
-    Each field is set as a whole, so that what was added inside it goes. A null takes the field away: the API server
-    drops nulls, and defaults come back.
+    Each field is set as a whole, so that what was added inside it goes. A null takes a field away or back to its
+    default: the API server drops nulls.
     """
-    patch = []
-    for key, value in spec.model_dump(by_alias=True, mode="json").items():
+    patch: list[Manifest] = []
+    for name, key in _aliases(spec):
         if key in _COUNTED:
-            fields = {f"{key}/{name}": inner for name, inner in value.items() if name not in _COUNTS}
-        else:
-            fields = {} if key in _OUTSIDE else {key: value}
-        patch += [{"op": "add", "path": f"/spec/{path}", "value": inner} for path, inner in fields.items()]
-    return patch
+            patch += _undo_fields(getattr(spec, name), f"/spec/{key}", _COUNTS)
+    return _undo_fields(spec, "/spec", _OUTSIDE | _COUNTED) + patch
+
+
+def _undo_fields(part: BaseModel, path: str, left_out: frozenset[str]) -> list[Manifest]:
+    written = part.model_dump(by_alias=True, mode="json", exclude_defaults=True)
+    keys = [key for _, key in _aliases(part) if key not in left_out]
+    return [{"op": "add", "path": f"{path}/{key}", "value": written.get(key)} for key in keys]
+
+
+def _aliases(part: BaseModel) -> list[tuple[str, str]]:
+    """Names of a model's fields, here and in YAML."""
+    return [(name, field.alias or name) for name, field in type(part).model_fields.items()]
 
 
 def is_same_wish(recorded: Any, present: Any) -> bool:
