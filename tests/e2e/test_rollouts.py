@@ -1,10 +1,13 @@
 """Changes of a model under requests, on real engines: both roles in proportion, a bad change, a pause."""
 
+import itertools
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
 from demo.client import call
@@ -21,7 +24,7 @@ KV_REVISION = "inference.disagg.io/kv-revision"
 @pytest.fixture(scope="module")
 def served(cluster: Cluster) -> Iterator[Served]:
     """Two pods of each role, replaced in place: four engines are what two cores bear."""
-    resource = example("rolling")
+    resource = example("rolling", dtype="float32")
     for role in ("prefill", "decode"):
         resource["spec"][role] |= {"replicas": 2, "rollout": {"maxSurge": 0, "maxUnavailable": 1}}
     with serve(cluster, NAMESPACE, resource) as up:
@@ -74,12 +77,37 @@ def roll(served: Served, *args: str) -> None:
     served.wait_for("Ready", "True", timeout=1200)
 
 
+def text_of(served: Served, question: dict[str, Any]) -> str:
+    """The text that a question is answered with, greedily."""
+    answer = call(f"{served.url()}/v1/chat/completions", question)
+    assert answer.status == 200, answer.body
+    return str(answer.json()["choices"][0]["message"]["content"])
+
+
+def ask_until(
+    is_over: Callable[[], bool], served: Served, questions: list[dict[str, Any]]
+) -> Iterator[tuple[int, str]]:
+    """Ask the same questions in turn until it is over. Yields number and answer."""
+    for number in itertools.cycle(range(len(questions))):
+        if is_over():
+            return
+        yield number, text_of(served, questions[number])
+
+
 def test_both_roles_move_in_proportion_and_no_request_fails(served: Served) -> None:
     (old,) = ready_by_revision(served, "decode")
     flags = served.resource()["spec"]["engine"]["args"]
+    questions = [load.body(number, max_tokens=16) for number in range(6)]
+    before = [text_of(served, question) for question in questions]
     with load.running(served.url(), longest=1200) as answered, watching(served, old) as watch:
-        roll(served, *flags, "--block-size", "64")
+        with ThreadPoolExecutor(1) as beside:
+            rolling = beside.submit(roll, served, *flags, "--block-size", "64")
+            meanwhile = list(ask_until(rolling.done, served, questions))
+            rolling.result()
         time.sleep(5)
+    # Field case C58: pods of both layouts use one store, and none reads what is not its own.
+    assert all(answer == before[number] for number, answer in meanwhile)
+    assert [text_of(served, question) for question in questions] == before
     assert answered.failures() == []
     assert len(answered.answers) > 10
     assert watch.seen[-1] == (0, 2, 0, 2), watch.seen

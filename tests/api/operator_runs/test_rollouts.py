@@ -1,6 +1,8 @@
 """Rollouts: both roles keep pace when KV changes, a pause holds, an undo brings back, and additions are shown."""
 
 import json
+import random
+import time
 from typing import Any
 
 import pytest
@@ -140,6 +142,47 @@ def test_the_patch_of_a_revision_undoes_what_came_later(
         return digests == {role: template_labels(site, role)["inference.disagg.io/revision"] for role in digests}
 
     eventually(is_back, "the templates are what they were")
+
+
+EDITS: list[Json] = [
+    blocks(16, decode={"replicas": 3, "args": ["--max-num-seqs", "7"]}),
+    blocks(32, kvStore={"metadata": {"type": "HTTP"}}, prefill={"replicas": 0}),
+    blocks(32, paused=True, decode={"scaling": {"minReplicas": 2}}, router={"replicas": 2}),
+    blocks(16, networkPolicy="Disabled", restart="now", decode={"env": [{"name": "A", "value": "b"}]}),
+    blocks(16, kvStore={"segmentSize": "8Gi", "master": {"external": {"address": "mc.ops.svc:50051"}}}),
+]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_quick_edits_end_as_a_fresh_apply_would(site: Site, operator: Operator, seed: int) -> None:
+    """Some edits come while the ones before are still being written, some after."""
+    draw = random.Random(seed)
+    edits = [draw.choice(EDITS) for _ in range(8)]
+    for spec in edits:
+        site.apply(resource("llama", **spec))
+        time.sleep(draw.choice([0, 0, 0.05, 0.3]))
+    site.wait_quiet("llama")
+    found = shapes(site)
+    site.delete("dinf", "llama", "Foreground")
+    eventually(lambda: not site.children("llama") and site.get("dinf", "llama") is None, "nothing is left")
+    site.apply(resource("llama", **edits[-1]))
+    site.wait_quiet("llama")
+    assert found == shapes(site)
+
+
+def shapes(site: Site) -> Json:
+    """What the operator applied for a resource, by kind and name, without what is each object's own."""
+    found = {}
+    for (kind, name), child in site.children("llama").items():
+        if kind == "controllerrevisions":
+            continue  # A history has to differ.
+        body = {key: child[key] for key in child if key not in ("metadata", "status")}
+        if kind == "services":
+            body["spec"] = {
+                key: value for key, value in child["spec"].items() if key not in ("clusterIP", "clusterIPs")
+            }
+        found[f"{kind}/{name}"] = {**body, "labels": child["metadata"]["labels"]}
+    return found
 
 
 def test_additions_stay_and_are_told_once(site: Site, operator: Operator, kubectl: Kubectl) -> None:
