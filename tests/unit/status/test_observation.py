@@ -171,7 +171,16 @@ def test_pods_of_a_part() -> None:
     leaving = pod(name="leaving")
     leaving["metadata"]["deletionTimestamp"] = "now"
     pods = [pod(name="a"), pod("prefill", "b"), pod("decode-worker", "c"), leaving]
-    assert [each["metadata"]["name"] for each in pods_of(Component.DECODE, pods)] == ["a", "c"]
+    assert [each["metadata"]["name"] for each in pods_of(Component.DECODE, pods)] == ["a", "c", "leaving"]
+
+
+def test_a_pod_without_room_is_no_failure_while_another_leaves() -> None:
+    homeless = pod(conditions=[{"type": "PodScheduled", "status": "False", "message": "Insufficient memory"}])
+    (failure,) = observe_part(Component.DECODE, WANTED, deployment(), [homeless]).failures
+    assert "Insufficient memory" in failure
+    leaving = pod(name="leaving", containerStatuses=[container(state={"waiting": {"reason": "ErrImagePull"}})])
+    leaving["metadata"]["deletionTimestamp"] = "now"
+    assert observe_part(Component.DECODE, WANTED, deployment(), [homeless, leaving]).failures == ()
 
 
 def test_only_segments_of_ready_engines_count() -> None:

@@ -92,6 +92,7 @@ def observe_part(
     """Facts about one workload: from its manifest where one is wanted, its live object and its pods.
 
     One of the two manifests must be given. A manifest without a count leaves it to whoever scales the live object.
+    A pod for which there is no room is no failure while others of its part are leaving: they make room.
     `warnings` has what the kubelet told last about pods that it cannot start, by the pods' names.
     """
     wished = (wanted or {}).get("spec", {}).get("replicas")
@@ -102,8 +103,11 @@ def observe_part(
     status = live.get("status", {})
     conditions = {condition["type"]: condition for condition in status.get("conditions", [])}
     progressing, refused = conditions.get("Progressing", {}), conditions.get("ReplicaFailure", {})
-    failures = [message for pod in pods for message in pod_failures(pod)]
-    failures += [warnings[pod["metadata"]["name"]] for pod in pods if pod["metadata"]["name"] in warnings]
+    staying = [pod for pod in pods if "deletionTimestamp" not in pod["metadata"]]
+    failures = [message for pod in staying for message in _container_failures_of(pod)]
+    if len(staying) == len(pods):
+        failures = [*(message for pod in pods for message in _scheduling_failures(pod)), *failures]
+    failures += [warnings[pod["metadata"]["name"]] for pod in staying if pod["metadata"]["name"] in warnings]
     if refused.get("status") == "True":
         failures.insert(0, f"pods cannot be made: {refused.get('message', '')}"[:_MAX_MESSAGE])
     return Part(
@@ -138,13 +142,9 @@ def _has_caught_up(live: Manifest) -> bool:
 
 
 def pods_of(component: Component, pods: Iterable[Manifest]) -> list[Manifest]:
-    """Pods of one part that are not leaving; where a replica spans nodes, those of the other nodes too."""
+    """Pods of one part, leaving ones included; where a replica spans nodes, those of the other nodes too."""
     roles = (component.value, f"{component.value}-worker")
-    return [
-        pod
-        for pod in pods
-        if pod["metadata"].get("labels", {}).get(LABEL_ROLE) in roles and "deletionTimestamp" not in pod["metadata"]
-    ]
+    return [pod for pod in pods if pod["metadata"].get("labels", {}).get(LABEL_ROLE) in roles]
 
 
 def count_shared(segments: Iterable[str], pods: Iterable[Manifest]) -> int:
@@ -173,14 +173,22 @@ def _host(segment: str) -> str:
 
 def pod_failures(pod: Manifest) -> list[str]:
     """What keeps a pod from running, one sentence each: images, crashes with their last words, scheduling."""
+    return [*_scheduling_failures(pod), *_container_failures_of(pod)]
+
+
+def _scheduling_failures(pod: Manifest) -> list[str]:
+    name = pod["metadata"]["name"]
+    return [
+        f"pod {name} cannot be scheduled: {condition.get('message', '')}"[:_MAX_MESSAGE]
+        for condition in pod.get("status", {}).get("conditions", [])
+        if condition["type"] == "PodScheduled" and condition["status"] == "False"
+    ]
+
+
+def _container_failures_of(pod: Manifest) -> list[str]:
     name, status = pod["metadata"]["name"], pod.get("status", {})
-    found = []
-    for condition in status.get("conditions", []):
-        if condition["type"] == "PodScheduled" and condition["status"] == "False":
-            found.append(f"pod {name} cannot be scheduled: {condition.get('message', '')}")
-    for container in [*status.get("initContainerStatuses", []), *status.get("containerStatuses", [])]:
-        found += _container_failures(name, container)
-    return [message[:_MAX_MESSAGE] for message in found]
+    containers = [*status.get("initContainerStatuses", []), *status.get("containerStatuses", [])]
+    return [message[:_MAX_MESSAGE] for container in containers for message in _container_failures(name, container)]
 
 
 def is_creating(pod: Manifest) -> bool:
