@@ -34,6 +34,10 @@ def build_pod_spec(context: Context, component: Component, **fields: Any) -> Man
 
     No service links: a Service called `vllm` would set VLLM_PORT in all pods of its namespace, and vLLM dies of that.
     """
+    for kind in ("initContainers", "containers"):
+        if kind in fields:
+            # So that a pod's status, and with it the resource's, has the last line of a program that ended badly.
+            fields[kind] = [{**each, "terminationMessagePolicy": "FallbackToLogsOnError"} for each in fields[kind]]
     secrets = context.spec.engine.image_pull_secrets or []
     return {
         "enableServiceLinks": False,
