@@ -82,12 +82,14 @@ class StoreLink:
         descriptor: str,
         arenas: list[Arena],
         changed: Callable[[], None],
+        replaced: Callable[[int], None],
         counters: Counters,
         epoch: int = 0,
     ) -> None:
         """`changed` is called, from any thread, whenever `is_usable` has changed. `descriptor` may be empty.
 
-        `epoch` is the engine's so far.
+        `replaced(life)` is called when another client has taken its place: what lay in the memory of the one before is
+        gone. `epoch` is the engine's so far.
         """
         self._config_path = config_path
         self._namespace = namespace
@@ -95,6 +97,7 @@ class StoreLink:
         self._describe_at = 0.0
         self._arenas = arenas
         self._changed = changed
+        self._replaced = replaced
         self._counters = counters
         self._client: Any | None = None
         self._target: _Target | None = None
@@ -110,6 +113,7 @@ class StoreLink:
         self._reset_wanted = False
         self.epoch = epoch
         self.segment = ""
+        self.life = 0
 
     def start(self) -> None:
         """Start to join."""
@@ -268,6 +272,8 @@ class StoreLink:
                 return None
         with self._lock:
             old, self._client, self._target = self._client, client, target
+            self.life += 1
+        self._replaced(self.life)
         self.segment = str(client.get_hostname())
         self._counters.add("joined")
         if old is not None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from mooncake_store_connector.agent.arena import Arena
+from mooncake_store_connector.agent.ledger import Ledger
 from mooncake_store_connector.agent.link import StoreDownError, StoreLink
 from mooncake_store_connector.agent.objects import BadKeys, Names
 from mooncake_store_connector.agent.search import Place
@@ -35,13 +36,14 @@ class Load:
 
 @dataclass(frozen=True)
 class _Item:
-    """One object on its way: its place in the load, key, arena, slot and payload bytes."""
+    """One object on its way: its place in the load, key, arena, slot, payload bytes, and when it was asked for."""
 
     index: int
     key: str
     arena: Arena
     slot: int
     payload: int
+    asked: float
 
 
 class Loader:
@@ -54,6 +56,7 @@ class Loader:
         arenas: Sequence[Arena],
         payloads: Sequence[Sequence[int]],
         bad: BadKeys,
+        ledger: Ledger,
         counters: Counters,
     ) -> None:
         """`payloads[rank][group]` is the number of bytes of a block."""
@@ -62,6 +65,7 @@ class Loader:
         self._arenas = arenas
         self._payloads = payloads
         self._bad = bad
+        self._ledger = ledger
         self._counters = counters
 
     def run(self, load: Load, is_needed: Callable[[Place], bool]) -> None:
@@ -122,6 +126,7 @@ class Loader:
 
     def _items(self, load: Load, index: int) -> list[_Item]:
         group, _ = load.places[index]
+        now = time.monotonic()
         return [
             _Item(
                 index,
@@ -129,6 +134,7 @@ class Loader:
                 self._arenas[number],
                 load.slots[index],
                 self._payloads[number][group],
+                now,
             )
             for number, rank in enumerate(self._names.ranks)
         ]
@@ -157,6 +163,7 @@ class Loader:
     def _miss(self, item: _Item, reason: str, *, is_poison: bool) -> None:
         self._counters.add(f"misses_{reason}")
         is_new = self._bad.add(item.key)
+        self._ledger.gone([item.key], item.asked)
         if is_poison and is_new:
             self._counters.add("poison_removed")
             logger.warning("Removing an object that cannot be right (%s): %s", reason, item.key)

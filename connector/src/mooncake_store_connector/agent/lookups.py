@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
+from mooncake_store_connector.agent.ledger import Ledger
 from mooncake_store_connector.agent.link import StoreDownError, StoreLink
 from mooncake_store_connector.agent.objects import BadKeys, Names
 from mooncake_store_connector.agent.search import Place, Search
@@ -42,12 +43,14 @@ class Lookups:
         link: StoreLink,
         names: Names,
         bad: BadKeys,
+        ledger: Ledger,
         counters: Counters,
         found: Callable[[Lookup], None],
     ) -> None:
         self._link = link
         self._names = names
         self._bad = bad
+        self._ledger = ledger
         self._counters = counters
         self._found = found
         self._pending: list[Lookup] = []
@@ -100,6 +103,8 @@ class Lookups:
         if distinct:
             codes = self._link.call("batch_is_exist", distinct)
             there = {key for key, code in zip(distinct, codes, strict=True) if code == 1 and not self._bad.has(key)}
+            if self._ledger.is_wanted:
+                self._ledger.gone([key for key, code in zip(distinct, codes, strict=True) if code == 0], now)
         for lookup, keys in questions:
             if keys:
                 lookup.search.learn({place: there.issuperset(several) for place, several in keys.items()})

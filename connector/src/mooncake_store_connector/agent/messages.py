@@ -10,6 +10,9 @@ import msgspec
 SLICE: Final = 2048
 """Hashes or slots in one message at most: a message has to fit the socket's buffer."""
 
+NEWS: Final = 512
+"""Blocks of one message for events at most: it shares the socket with answers that requests wait for."""
+
 
 class _Message(msgspec.Struct, array_like=True, tag=True, frozen=True):
     """Base of all messages: its name travels with it."""
@@ -19,7 +22,9 @@ class _Message(msgspec.Struct, array_like=True, tag=True, frozen=True):
 
 
 class HelloScheduler(_Message, frozen=True):
-    """The first message of a scheduler."""
+    """The first message of a scheduler. `wants_news`: whether it is to hear what the store takes and loses."""
+
+    wants_news: bool = False
 
 
 class Ask(_Message, frozen=True):
@@ -104,6 +109,24 @@ class Freed(_Message, frozen=True):
 # -- from the agent ---------------------------------------------------------------------------------------------------
 
 
+class Kept(_Message, frozen=True):
+    """The store has taken these blocks on all ranks: parallel lists of groups and hashes."""
+
+    groups: list[int]
+    hashes: list[bytes]
+
+
+class Gone(_Message, frozen=True):
+    """Blocks that were told as kept, and are no more, or cannot be read."""
+
+    groups: list[int]
+    hashes: list[bytes]
+
+
+class AllGone(_Message, frozen=True):
+    """Nothing that was told as kept so far is vouched for any more."""
+
+
 class State(_Message, frozen=True):
     """Whether the store can be used now, and if not, why. `agent` tells one agent's life from the next."""
 
@@ -149,9 +172,10 @@ class Totals(_Message, frozen=True):
     sums: dict[str, float]
 
 
+News = Kept | Gone | AllGone
 FromScheduler = HelloScheduler | Ask | More | Want | Drop | HandOver | Reset
 FromWorker = HelloWorker | Save | Freed
-FromAgent = State | Stored | Slots | Ready | Saved | Totals
+FromAgent = State | Stored | Slots | Ready | Saved | Totals | News
 Message = FromScheduler | FromWorker | FromAgent
 
 _ENCODER: Final = msgspec.msgpack.Encoder()

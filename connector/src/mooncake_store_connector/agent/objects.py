@@ -3,7 +3,7 @@
 import threading
 import time
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 _BAD_SECONDS: Final = 10.0
 _BAD_KEYS: Final = 65536
@@ -19,6 +19,21 @@ class Names:
     def key(self, epoch: int, rank: str, group: int, block_hash: bytes) -> str:
         """The object of a block on one rank."""
         return f"{self.namespace}:{epoch}:{rank}:{group}:{block_hash.hex()}"
+
+
+class Part(NamedTuple):
+    """What a key names: a block's part on one rank."""
+
+    epoch: int
+    rank: str
+    group: int
+    block_hash: bytes
+
+
+def part_of(key: str) -> Part:
+    """The reverse of `Names.key`. A namespace may have colons of its own."""
+    _, epoch, rank, group, block_hash = key.rsplit(":", 4)
+    return Part(int(epoch), rank, int(group), bytes.fromhex(block_hash))
 
 
 class BadKeys:

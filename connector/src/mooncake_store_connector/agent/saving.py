@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from mooncake_store_connector.agent.arena import Arena
+from mooncake_store_connector.agent.ledger import Ledger
 from mooncake_store_connector.agent.link import StoreDownError, StoreLink
 from mooncake_store_connector.agent.objects import BadKeys
 from mooncake_store_connector.agent.threads import give_way
@@ -49,9 +50,17 @@ class Job:
 class Saver:
     """One thread that stores jobs in order. `freed(rank, count)` is called for each job, whatever became of it."""
 
-    def __init__(self, link: StoreLink, bad: BadKeys, counters: Counters, freed: Callable[[int, int], None]) -> None:
+    def __init__(
+        self,
+        link: StoreLink,
+        bad: BadKeys,
+        ledger: Ledger,
+        counters: Counters,
+        freed: Callable[[int, int], None],
+    ) -> None:
         self._link = link
         self._bad = bad
+        self._ledger = ledger
         self._counters = counters
         self._freed = freed
         self._jobs: deque[Job] = deque()
@@ -111,7 +120,7 @@ class Saver:
             self._put(unique)
 
     def _put(self, pieces: Sequence[Piece]) -> None:
-        started = time.monotonic()
+        started, life = time.monotonic(), self._link.life
         for piece in pieces:
             seal(piece.arena.slot(piece.slot), piece.payload, piece.key)
         try:
@@ -127,10 +136,13 @@ class Saver:
             self._counters.add("drops_store_down", len(pieces))
             return
         self._counters.add("save_seconds", time.monotonic() - started)
-        self._count(pieces, codes)
-
-    def _count(self, pieces: Sequence[Piece], codes: Sequence[int]) -> None:
         outcomes = [judge(code) for code in codes]
+        self._count(pieces, outcomes)
+        if self._ledger.is_wanted:
+            taken = [piece.key for piece, one in zip(pieces, outcomes, strict=True) if one is Outcome.OK]
+            self._ledger.kept(taken, time.monotonic(), life)
+
+    def _count(self, pieces: Sequence[Piece], outcomes: Sequence[Outcome]) -> None:
         for piece, outcome in zip(pieces, outcomes, strict=True):
             if outcome is Outcome.OK:
                 self._counters.add("saved_blocks")

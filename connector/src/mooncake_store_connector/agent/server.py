@@ -22,6 +22,7 @@ from typing import Final
 from mooncake_store_connector.agent import messages as m
 from mooncake_store_connector.agent.arena import Arena
 from mooncake_store_connector.agent.channel import Channel, ChannelClosedError, is_ours
+from mooncake_store_connector.agent.ledger import Ledger
 from mooncake_store_connector.agent.link import StoreLink
 from mooncake_store_connector.agent.loading import Load, Loader
 from mooncake_store_connector.agent.lookups import Lookup, Lookups
@@ -87,6 +88,7 @@ class Server:
         self._waker, self._woken = socket.socketpair()
         self._counters = Counters()
         self._bad = BadKeys()
+        self._ledger = Ledger(self._counters)
         self._strangers: list[Channel] = []
         self._scheduler: Channel | None = None
         self._workers: dict[str, Channel] = {}
@@ -116,6 +118,7 @@ class Server:
             if self._engine is not None:
                 self._engine.link.watch()
                 self._tell_totals()
+                self._tell_news()
 
     def close(self) -> None:
         """Leave the store."""
@@ -208,9 +211,10 @@ class Server:
                 self._freed(slots)
             case m.Reset():
                 self._reset()
-            case m.HelloScheduler():
+            case m.HelloScheduler(wants_news):
                 self._strangers.remove(channel)
                 self._scheduler = channel
+                self._ledger.is_wanted = wants_news
                 self._tell_state()
             case m.HelloWorker():
                 self._hello_worker(channel, message, descriptor)
@@ -243,24 +247,27 @@ class Server:
             first.descriptor,
             arenas,
             lambda: self._post(self._tell_state),
+            self._ledger.begin_life,
             self._counters,
             max(one.epoch for one in hellos),
         )
         if self._is_reset:
             link.reset()
+        self._ledger.ranks = len(ranks)
         names = Names(first.namespace, ranks)
         shape = Shape(
             tuple(Group(size, window or None) for size, window in first.groups), first.unit, first.hash_tokens
         )
         self._free = list(range(max(one.save_slots for one in hellos), min(one.slots for one in hellos)))
         self._room = len(self._free)
+        notes = (self._bad, self._ledger, self._counters)
         engine = _Engine(
             link,
             names,
             shape,
-            Lookups(link, names, self._bad, self._counters, lambda found: self._post(partial(self._looked_up, found))),
-            Loader(link, names, arenas, [one.payloads for one in hellos], self._bad, self._counters),
-            Saver(link, self._bad, self._counters, lambda rank, count: self._post(partial(self._saved, rank, count))),
+            Lookups(link, names, *notes, lambda found: self._post(partial(self._looked_up, found))),
+            Loader(link, names, arenas, [one.payloads for one in hellos], *notes),
+            Saver(link, *notes, lambda rank, count: self._post(partial(self._saved, rank, count))),
             ThreadPoolExecutor(_LOAD_THREADS, thread_name_prefix="store-load", initializer=give_way),
         )
         link.start()
@@ -460,6 +467,7 @@ class Server:
             self._drop(name)
         self._is_reset = True
         if self._engine is not None:
+            self._ledger.end_epoch(self._engine.link.epoch)
             self._engine.link.reset()
 
     def _tell_state(self) -> None:
@@ -480,3 +488,9 @@ class Server:
         if totals != self._totals:
             self._totals, self._totals_at = totals, now
             self._send(self._scheduler, m.Totals(dict(totals)))
+
+    def _tell_news(self) -> None:
+        """As much as the socket takes: an engine without requests reads nothing, and its answers come after this."""
+        scheduler = self._scheduler
+        while scheduler is not None and not scheduler.has_waiting and (news := self._ledger.take()) is not None:
+            self._send(scheduler, news)

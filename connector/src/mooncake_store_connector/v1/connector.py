@@ -2,6 +2,7 @@
 
 import logging
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -29,6 +30,7 @@ from mooncake_store_connector.v1.scheduler import StoreScheduler
 from mooncake_store_connector.v1.settings import own_options, read_settings
 from mooncake_store_connector.v1.spinning import rest_instead_of_spinning
 from mooncake_store_connector.v1.stats import StorePromMetrics, StoreStats
+from mooncake_store_connector.v1.wording import VllmWords, is_wanted
 from mooncake_store_connector.v1.worker import Rank, StoreWorker
 
 logger = logging.getLogger("vllm.mooncake_store_connector")
@@ -93,7 +95,8 @@ class MooncakeStoreConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[m
         _recompute_on_failure(transfer)
         if not reason:
             shape = shape_of(self._config, self._caches_config)
-            self._scheduler = StoreScheduler(self._agent, shape, self._settings, self._store_role)
+            words = VllmWords(self._caches_config) if is_wanted(self._config) else None
+            self._scheduler = StoreScheduler(self._agent, shape, self._settings, self._store_role, words)
 
     # -- the scheduler's side -----------------------------------------------------------------------------------------
 
@@ -143,6 +146,14 @@ class MooncakeStoreConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[m
         from vllm.v1.metrics.cache_hit_source import CacheHitSource  # noqa: PLC0415 - newer vLLM only
 
         return {CacheHitSource.P2P: num_external_tokens}
+
+    def take_events(self) -> Sequence[Any]:
+        """KV events of what the store took of this engine and what it lost, for vLLM to publish beside its own."""
+        return self._scheduler.take_events() if self._scheduler is not None else ()
+
+    def has_pending_push_work(self) -> bool:
+        """Whether vLLM shall take steps without requests: else the last prompt's events wait for the next one."""
+        return self._scheduler is not None and self._scheduler.is_expecting_events
 
     def reset_cache(self) -> bool | None:
         """Nothing stored so far may be used again."""

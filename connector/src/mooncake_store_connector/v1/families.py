@@ -22,6 +22,10 @@ FAMILIES: Final = {
     "loads_cut_by_memory": ("loads_cut_by_memory", "Prefixes that were loaded in part, for want of host memory."),
     "breaker_opened": ("breaker_opened", "Times that the store stopped answering."),
     "joined": ("joined", "Times that a client joined the store."),
+    "events_dropped": (
+        "events_dropped",
+        "Blocks of which no KV event was told: too many at a time, or not known any more.",
+    ),
     "save_errors": ("errors", "Saves that ended in an error of ours."),
 }
 

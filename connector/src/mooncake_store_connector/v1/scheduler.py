@@ -19,6 +19,7 @@ from mooncake_store_connector.counters import Counters
 from mooncake_store_connector.groups import Shape
 from mooncake_store_connector.handoff import Hint, build_hint, build_params, is_asked_for, read_hint, tokens_to_wait_for
 from mooncake_store_connector.v1.budget import Pace
+from mooncake_store_connector.v1.events import Events, Words
 from mooncake_store_connector.v1.plans import LoadPlan, SavePlan, StepPlan
 from mooncake_store_connector.v1.settings import Settings
 
@@ -62,8 +63,8 @@ class _Saving:
 class StoreScheduler:
     """One per engine, used by its scheduler's thread alone."""
 
-    def __init__(self, name: str, shape: Shape, settings: Settings, role: str) -> None:
-        """`name` is the agent's. `role` is vLLM's kv_role."""
+    def __init__(self, name: str, shape: Shape, settings: Settings, role: str, words: Words | None = None) -> None:
+        """`name` is the agent's. `role` is vLLM's kv_role. `words` put KV events, where those are wanted."""
         self._name = name
         self._shape = shape
         self._settings = settings
@@ -77,6 +78,8 @@ class StoreScheduler:
         self._saving: dict[str, _Saving] = {}
         self._loads: list[LoadPlan] = []
         self._counters = Counters()
+        self._events = Events(words, shape, self._counters) if words is not None and self._saves_wanted else None
+        self._told_fault = False
         self._agent_totals: Mapping[str, float] = {}
         self._told_mismatch = False
         self._epoch = 0
@@ -211,6 +214,8 @@ class StoreScheduler:
         for name in list(self._prompts):
             self._drop(name)
         self._state = msgspec.structs.replace(self._state, is_usable=False, why="reset")
+        if self._events is not None:
+            self._events.forget()
         return True
 
     def take_counts(self) -> dict[str, float]:
@@ -222,6 +227,30 @@ class StoreScheduler:
         if self._channel is not None:
             self._channel.close()
             self._channel = None
+
+    # -- KV events ----------------------------------------------------------------------------------------------------
+
+    def take_events(self) -> Sequence[Any]:
+        """What the store took of this engine, and lost, since the last call."""
+        return self._with_events(lambda events: events.take()) or ()
+
+    @property
+    def is_expecting_events(self) -> bool:
+        """Whether a step without requests would have something to tell, or soon will."""
+        return self._events is not None and self._events.is_expecting(time.monotonic())
+
+    def _with_events(self, act: Callable[[Events], Any]) -> Any:
+        """Events are never worth a fault of the engine."""
+        if self._events is None:
+            return None
+        try:
+            return act(self._events)
+        except Exception:
+            self._counters.add("events_dropped")
+            if not self._told_fault:
+                self._told_fault = True
+                logger.exception("KV events were not told. Not told again")
+            return None
 
     # -- saves --------------------------------------------------------------------------------------------------------
 
@@ -253,19 +282,22 @@ class StoreScheduler:
         hashes = request.block_hashes
         end = min(tokens // self._shape.unit * self._shape.unit, len(hashes) * self._shape.hash_tokens)
         found = [
-            (index, ids[index][block], hashes[self._shape.hash_index(index, block)])
+            (index, ids[index][block], block, hashes[self._shape.hash_index(index, block)])
             for index, group in enumerate(self._shape.groups)
             for block in range(first // group.block_tokens, end // group.block_tokens)
             if block < len(ids[index]) and ids[index][block] != 0
         ]
         if not found or not self._state.is_usable:
             return None
+        self._with_events(
+            lambda events: events.note(request, ((index, place) for index, _, place, _ in found), time.monotonic())
+        )
         return SavePlan(
             request.request_id,
             first,
-            [index for index, _, _ in found],
-            [block for _, block, _ in found],
-            [key for _, _, key in found],
+            [index for index, _, _, _ in found],
+            [block for _, block, _, _ in found],
+            [key for _, _, _, key in found],
         )
 
     # -- the hand-off -------------------------------------------------------------------------------------------------
@@ -343,7 +375,7 @@ class StoreScheduler:
             self._channel = Channel.connect(self._name)
         except OSError:
             return
-        self._send(m.HelloScheduler())
+        self._send(m.HelloScheduler(self._events is not None))
         if self._epoch_left is not None:
             self._send(m.Reset())
 
@@ -358,6 +390,9 @@ class StoreScheduler:
             self._channel = None
             self._prompts.clear()
             self._agent_totals = {}
+            if self._events is not None:
+                # The memory that it lent is gone, and most of what it stored lay there.
+                self._events.forget()
             self._set_state(m.State(is_usable=False, why=f"the agent is gone: {error}", namespace="", agent=""))
             return None
 
@@ -374,6 +409,9 @@ class StoreScheduler:
             case m.Ready(request, tokens):
                 if (prompt := self._prompts.get(request)) is not None:
                     prompt.ready, prompt.ready_since = tokens, time.monotonic()
+            case m.Kept() | m.Gone() | m.AllGone():
+                if self._events is not None:
+                    self._events.hear(message)
             case m.Totals(sums):
                 for name, total in sums.items():
                     self._counters.add(name, total - self._agent_totals.get(name, 0.0))
