@@ -35,7 +35,10 @@ class Heard:
 
 
 class StandIn:
-    """One engine with its agent. `groups` are (block tokens, window or 0); `told` is the namespace's descriptor."""
+    """One engine with its agent. `groups` are (block tokens, window or 0); `told` is the namespace's descriptor.
+
+    `news`: whether it wants to hear of what the store takes and loses.
+    """
 
     def __init__(
         self,
@@ -45,6 +48,7 @@ class StandIn:
         groups: Sequence[tuple[int, int]],
         ranks: Sequence[str],
         told: str,
+        news: bool,
     ) -> None:
         self.name = uuid.uuid4().hex
         self.groups = groups
@@ -63,6 +67,7 @@ class StandIn:
         self.heard: dict[str, Heard] = {}
         self.saved: dict[str, int] = dict.fromkeys(ranks, 0)
         self.totals: dict[str, float] = {}
+        self.news: list[m.News] = []
         self.next_slot = dict.fromkeys(ranks, 0)
         self.workers: dict[str, Channel] = {}
         self.arenas: dict[str, Arena] = {}
@@ -77,7 +82,7 @@ class StandIn:
             os.close(descriptor)
             self.workers[rank], self.arenas[rank] = channel, arena
         self.scheduler = self._connect()
-        self.scheduler.send(m.HelloScheduler())
+        self.scheduler.send(m.HelloScheduler(news))
 
     def _connect(self) -> Channel:
         deadline = time.monotonic() + 30
@@ -110,6 +115,8 @@ class StandIn:
                 case m.Slots(request, groups, blocks, slots):
                     pairs = zip(zip(groups, blocks, strict=True), slots, strict=True)
                     self.heard.setdefault(request, Heard()).slots.update(pairs)
+                case m.Kept() | m.Gone() | m.AllGone():
+                    self.news.append(message)
                 case m.Totals(sums):
                     self.totals.update(sums)
 
@@ -171,6 +178,23 @@ class StandIn:
             channel.send(m.Freed(list(heard.slots.values())))
         return found
 
+    def heard_of(self, count: int) -> list[tuple[str, int, bytes]]:
+        """The next `count` blocks that news are about, each with its kind and group, and nothing beyond them."""
+        self.wait("news", lambda: len(self._said()) >= count)
+        found = self._said()
+        assert len(found) == count, found
+        self.news.clear()
+        return found
+
+    def _said(self) -> list[tuple[str, int, bytes]]:
+        return [
+            (type(one).__name__, group, block_hash)
+            for one in self.news
+            for group, block_hash in (
+                [(0, b"")] if isinstance(one, m.AllGone) else zip(one.groups, one.hashes, strict=True)
+            )
+        ]
+
     def reset(self) -> None:
         """Use nothing that was stored so far."""
         before = self.cuts
@@ -196,9 +220,10 @@ def stand_in(
     groups: Sequence[tuple[int, int]] = ((BLOCK, 0),),
     ranks: Sequence[str] = ("tp0pp0",),
     descriptor: str = "",
+    news: bool = False,
 ) -> Iterator[StandIn]:
     """A running stand-in."""
-    started = StandIn(config, log, namespace, groups, ranks, descriptor)
+    started = StandIn(config, log, namespace, groups, ranks, descriptor, news)
     try:
         yield started
     finally:

@@ -243,6 +243,80 @@ def test_a_reset_is_of_one_namespace_and_needs_every_engine(tmp_path: Path) -> N
             assert len(two.load(hashes)) == 4
 
 
+# -- news --------------------------------------------------------------------------------------------------------------
+
+
+def told(kind: str, hashes: list[bytes], group: int = 0) -> list[tuple[str, int, bytes]]:
+    return [(kind, group, one) for one in hashes]
+
+
+def test_what_all_ranks_have_stored_is_told_to_whoever_asked(tmp_path: Path) -> None:
+    hashes, payloads = blocks(6)
+    ranks = ("tp0pp0", "tp1pp0")
+    with master(tmp_path / "master.log") as (port, _):
+        config = config_file(tmp_path, port)
+        with (
+            stand_in(config, tmp_path / "a.log", ranks=ranks, groups=((BLOCK, 0), (BLOCK, 40)), news=True) as one,
+            stand_in(config, tmp_path / "b.log", namespace="other") as silent,
+        ):
+            one.wait_usable()
+            one.save(hashes, payloads, rank=ranks[0])
+            one.save(hashes[:2], payloads[:2], rank=ranks[1])
+            one.save(hashes[2:3], payloads[2:3], rank=ranks[1], group=1)
+            assert one.heard_of(2) == told("Kept", hashes[:2])
+            one.save(hashes[2:3], payloads[2:3], rank=ranks[0], group=1)
+            assert one.heard_of(1) == told("Kept", hashes[2:3], group=1)
+            silent.wait_usable()
+            silent.save(hashes, payloads)
+            assert len(silent.load(hashes)) == 6
+            assert silent.news == []
+
+
+def test_what_is_found_broken_or_missing_is_told_as_gone(tmp_path: Path) -> None:
+    hashes, payloads = blocks(5)
+    with master(tmp_path / "master.log") as (port, _):
+        config = config_file(tmp_path, port)
+        with stand_in(config, tmp_path / "a.log", news=True) as one, client(tmp_path / "c.log") as other:
+            one.wait_usable()
+            assert other.join(P2P, port) == 0
+            one.save(hashes, payloads)
+            assert one.heard_of(5) == told("Kept", hashes)
+            spoil(one, other, hashes, "payload")
+            one.load(hashes)
+            assert one.heard_of(1) == told("Gone", hashes[2:3])
+            one.save(hashes[2:3], payloads[2:3])
+            assert one.heard_of(1) == told("Kept", hashes[2:3])
+            # As if the master had evicted it. The search asks for the last block first of all.
+            assert other("remove", key(hashes[4]), True) == 0
+            assert len(one.load(hashes)) == 4
+            assert one.heard_of(1) == told("Gone", hashes[4:])
+            # What was never stored is nobody's loss.
+            one.load(blocks(5, seed=1)[0])
+            one.save(hashes[4:], payloads[4:])
+            assert one.heard_of(1) == told("Kept", hashes[4:])
+
+
+def test_a_reset_and_another_client_take_back_what_was_told(tmp_path: Path) -> None:
+    hashes, payloads = blocks(4)
+    first, second = free_port(), free_port()
+    with stand_in(config_file(tmp_path, first), tmp_path / "a.log", news=True) as one:
+        with master(tmp_path / "m1.log", port=first):
+            one.wait_usable()
+            one.save(hashes, payloads)
+            assert one.heard_of(4) == told("Kept", hashes)
+            one.reset()
+            one.wait_usable()
+            one.save(hashes[:2], payloads[:2])
+            assert one.heard_of(3) == [("AllGone", 0, b""), *told("Kept", hashes[:2])]
+        one.ask(hashes)
+        one.wait_usable(False, 20)
+        with master(tmp_path / "m2.log", port=second):
+            config_file(tmp_path, second)
+            one.wait_usable()
+            one.save(hashes[3:], payloads[3:])
+            assert one.heard_of(2) == [("AllGone", 0, b""), *told("Kept", hashes[3:])]
+
+
 def test_an_engine_that_ends_takes_its_agent_along(tmp_path: Path) -> None:
     with stand_in(config_file(tmp_path, free_port()), tmp_path / "a.log") as one:
         assert one.process.stdin is not None

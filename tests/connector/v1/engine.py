@@ -17,11 +17,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import torch
 from mooncake_store_connector.handoff import build_hint, build_params
 from vllm import SamplingParams
-from vllm.config import KVTransferConfig, set_current_vllm_config
+from vllm.config import KVEventsConfig, KVTransferConfig, set_current_vllm_config
+from vllm.distributed.kv_events import EventBatch, EventPublisher, KVEventBatch
 from vllm.distributed.kv_transfer import kv_transfer_state
 from vllm.distributed.kv_transfer.kv_connector.factory import KVConnectorFactory
 from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorRole
@@ -167,6 +169,34 @@ def _kv(values: Any, layer: int) -> Any:
     return values[:, None, None] * factors
 
 
+class Published(EventPublisher):  # type: ignore[misc]
+    """Events as they would go over the wire. vLLM's own publisher does no more to them, and may lose the first."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.events: list[Any] = []
+
+    def publish(self, events: EventBatch) -> None:
+        whole = msgspec.msgpack.decode(msgspec.msgpack.encode(events), type=KVEventBatch)
+        self.events += whole.events
+
+    def shutdown(self) -> None:
+        """Nothing is open."""
+
+
+def _plain(event: Any) -> dict[str, Any]:
+    """An event as JSON can say it."""
+    fields = {"type": type(event).__name__, **msgspec.structs.asdict(event)}
+    told = fields.get("block_hashes", [])
+    hashes = [one.hex() if isinstance(one, bytes) else one for one in told]
+    parent = fields.get("parent_block_hash")
+    return {
+        **fields,
+        "block_hashes": hashes,
+        "parent_block_hash": parent.hex() if isinstance(parent, bytes) else parent,
+    }
+
+
 class Engine:
     """A scheduler and one worker, each with its side of the connector."""
 
@@ -199,6 +229,7 @@ class Engine:
                 hash_block_size=hash_tokens,
                 log_stats=True,
             )
+            self._published = self.scheduler.kv_event_publisher = Published()
             self.worker = KVConnectorFactory.create_connector(self._config, KVConnectorRole.WORKER, caches_config)
             kv_transfer_state._KV_CONNECTOR_AGENT = self.worker
             self._runner = ActiveKVConnector(self._config, self._model.caches)
@@ -216,17 +247,21 @@ class Engine:
         with set_current_vllm_config(self._config):
             yield
 
-    def add(self, name: str, prompt: list[int], max_tokens: int, params: dict[str, Any] | None) -> None:
+    def add(
+        self, name: str, prompt: list[int], max_tokens: int, params: dict[str, Any] | None, salt: str | None = None
+    ) -> None:
         """A new request."""
-        request = self._request(name, prompt, max_tokens, params)
+        request = self._request(name, prompt, max_tokens, params, salt)
         self.answers[name] = _Answer()
         with self._current():
             self.scheduler.add_request(request)
 
-    def _request(self, name: str, prompt: list[int], max_tokens: int, params: dict[str, Any] | None) -> Request:
+    def _request(
+        self, name: str, prompt: list[int], max_tokens: int, params: dict[str, Any] | None, salt: str | None = None
+    ) -> Request:
         extra = {"kv_transfer_params": params} if params is not None else None
         sampling = SamplingParams(max_tokens=max_tokens, temperature=0, ignore_eos=True, extra_args=extra)
-        return Request(name, prompt, sampling, None, block_hasher=self._hasher)
+        return Request(name, prompt, sampling, None, cache_salt=salt, block_hasher=self._hasher)
 
     def step(self) -> int:
         """Schedule a step, compute it, and take the output of the last, or of that before it. Tokens scheduled."""
@@ -315,6 +350,26 @@ class Engine:
         hint = build_hint(self.side()._state.namespace, len(prompt), self._unit, BLOCK, hashes)
         assert hint is not None
         return build_params(hint)
+
+    def events(self) -> list[dict[str, Any]]:
+        """What was published since the last call."""
+        found, self._published.events = self._published.events, []
+        return [_plain(event) for event in found]
+
+    def keys(self, prompt: list[int]) -> list[str]:
+        """The names of a prompt's objects in the store."""
+        state = self.side()._state
+        hashes = self._request("keys", prompt, 1, None).block_hashes
+        return [f"{state.namespace}:{state.epoch}:tp0pp0:0:{one.hex()}" for one in hashes]
+
+    def lose_words(self) -> None:
+        """Let every attempt to word an event fail."""
+        self.side()._events._words = None
+
+    def notes(self) -> int | None:
+        """How many blocks something is known of for events; None where there is no place for it."""
+        events = self.side()._events
+        return None if events is None else len(events._noted) + len(events._told)
 
     def side(self) -> Any:
         """The connector's side in the scheduler."""
@@ -436,6 +491,7 @@ def _config(name: str, options: dict[str, Any]) -> Any:
         max_num_batched_tokens=options.get("step_tokens", 512),
         kv_transfer_config=transfer,
         disable_hybrid_kv_cache_manager=False,
+        kv_events_config=KVEventsConfig(enable_kv_cache_events=options.get("events", False), publisher="null"),
     )
     return arguments.create_engine_config()
 

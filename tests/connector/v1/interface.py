@@ -91,6 +91,12 @@ class Sources:
             found |= self.methods(module, base)
         return found | {method.name: method for method in _methods(classes[name])}
 
+    def fields(self, module: str, name: str) -> dict[str, bool]:
+        """A record's own fields, and whether each has a default."""
+        body = self.classes(module)[name].body
+        found = [node for node in body if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name)]
+        return {node.target.id: node.value is not None for node in found if isinstance(node.target, ast.Name)}
+
 
 def bases_of(node: ast.ClassDef) -> list[str]:
     """The names of a class's bases."""

@@ -83,6 +83,11 @@ class Engine:
         self("run", 60)
         assert self("state") == IDLE
 
+    def events(self) -> list[dict[str, Any]]:
+        """KV events that were published since the last call."""
+        found: list[dict[str, Any]] = self("events")
+        return found
+
     def count(self, metric: str) -> float:
         """One of the connector's sums since the engine began."""
         return float(self._bench("counts", self.name).get(metric, 0))

@@ -1,5 +1,6 @@
 """The connector fits vLLM's classes in the version that it runs in, and in the next one, by their sources."""
 
+import ast
 from collections.abc import Callable
 from pathlib import Path
 
@@ -87,6 +88,24 @@ def test_methods_can_be_called_as_their_class_says(
 def test_it_is_made_as_vllm_makes_it() -> None:
     made = OURS.methods(f"{PACKAGE}.connector", "MooncakeStoreConnector")["__init__"]
     assert made.positional == ["vllm_config", "role", "kv_cache_config"]
+
+
+@pytest.mark.parametrize(("event", "method"), [("BlockStored", "stored"), ("BlockRemoved", "removed")])
+def test_events_have_the_fields_that_they_are_given(theirs: Sources, event: str, method: str) -> None:
+    """Another version's lacking ones are left out, so that a misspelt one would be told of nowhere else."""
+    fields = theirs.fields("vllm.distributed.kv_events", event)
+    tree = OURS.tree(f"{PACKAGE}.wording")
+    assert tree is not None
+    given = keys_in(tree, method) | (keys_in(tree, "fact") if method == "stored" else set())
+    assert given <= fields.keys()
+    assert {name for name, has_default in fields.items() if not has_default} <= given
+
+
+def keys_in(tree: ast.Module, function: str) -> set[str]:
+    """The texts that a function's dictionaries have as keys."""
+    found = next(node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and node.name == function)
+    keys = [key for node in ast.walk(found) if isinstance(node, ast.Dict) for key in node.keys]
+    return {str(key.value) for key in keys if isinstance(key, ast.Constant)}
 
 
 @pytest.mark.parametrize(
