@@ -5,6 +5,7 @@ import os
 import random
 import signal
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from connector.store_programs import P2P, Client, client
 from connector.test_agent import config_file
 from connector.v0.programs import Worker
 from connector.v1.chain import continue_prompt
-from connector.v1.programs import SCRIPT, Engine
+from connector.v1.programs import ASK, SCRIPT, Engine
 
 BLOCK = 16
 _draw = random.Random(7)
@@ -32,31 +33,45 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, int]
         yield folder, port
 
 
-@pytest.fixture(scope="module", params=["ints", "bytes"])
-def bench(request: pytest.FixtureRequest, store: tuple[Path, int]) -> Iterator[Worker]:
-    """vLLM's events have hashes of 64 bits, or whole ones."""
+@pytest.fixture(scope="module")
+def bench(store: tuple[Path, int]) -> Iterator[Worker]:
+    """One program for all engines: loading vLLM takes longer than all that they do."""
     folder, _ = store
-    env = {
-        "MOONCAKE_CONFIG_PATH": str(folder / "mooncake_config.json"),
-        "PYTHONHASHSEED": "0",
-        "VLLM_KV_EVENTS_USE_INT_BLOCK_HASHES": str(int(request.param == "ints")),
-    }
-    started = Worker("events", folder / f"{request.param}.log", env, script=SCRIPT)
+    env = {"MOONCAKE_CONFIG_PATH": str(folder / "mooncake_config.json"), "PYTHONHASHSEED": "0"}
+    started = Worker("events", folder / "engines.log", env, script=SCRIPT)
     try:
         yield started
     finally:
         started.stop()
 
 
-@pytest.fixture(params=["Scheduler", "AsyncScheduler"])
-def engine(request: pytest.FixtureRequest, bench: Worker) -> Iterator[Engine]:
-    made = Engine(bench, "telling")
-    # A namespace of its own: a reset is for good.
-    made.open(scheduler=request.param, events=True, extra={"cache_prefix": f"events-{next(_numbers)}"})
+@pytest.fixture(scope="module", params=["Scheduler", "AsyncScheduler"])
+def scheduler(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@contextmanager
+def opened(bench: Worker, **options: object) -> Iterator[Engine]:
+    """An engine with a namespace of its own: a reset is for good."""
+    made = Engine(bench, f"engine-{next(_numbers)}")
+    made.open(**{"events": True, "extra": {"cache_prefix": made.name, "wait_ms": 20_000}, **options})
     try:
         yield made
     finally:
         made.close()
+
+
+@pytest.fixture(scope="module")
+def engine(bench: Worker, scheduler: str) -> Iterator[Engine]:
+    with opened(bench, scheduler=scheduler) as made:
+        yield made
+
+
+@pytest.fixture
+def own(bench: Worker, scheduler: str) -> Iterator[Engine]:
+    """One that a test may spoil."""
+    with opened(bench, scheduler=scheduler) as made:
+        yield made
 
 
 @pytest.fixture
@@ -125,32 +140,24 @@ def test_a_salt_is_told(engine: Engine) -> None:
 
 
 def test_groups_are_told_apart(bench: Worker) -> None:
-    engine = Engine(bench, "groups")
-    engine.open(events=True, windows=[None, 40], extra={"cache_prefix": "groups"})
-    prompt = new_prompt(320)
-    engine.complete(prompt)
-    events = of(engine.events(), "BlockStored", "CPU")
-    told = by_block(events)
-    engine.close()
-    for group, kind, window in ((0, "full_attention", None), (1, "sliding_window", 40)):
-        found = {key: one for key, one in told.items() if key[0] == group}
+    with opened(bench, windows=[None, 40]) as engine:
+        engine.complete(new_prompt(320))
+        told = by_block(of(engine.events(), "BlockStored", "CPU"))
+    for group, spec in ((0, ("full_attention", None)), (1, ("sliding_window", 40))):
+        found = [one for key, one in told.items() if key[0] == group]
         assert found
-        assert {(one["kv_cache_spec_kind"], one["kv_cache_spec_sliding_window"]) for one in found.values()} == {
-            (kind, window)
-        }
+        assert {(one["kv_cache_spec_kind"], one["kv_cache_spec_sliding_window"]) for one in found} == {spec}
     chain = {one["parent"]: one["tokens"] for (group, _), one in told.items() if group == 0}
     assert len(chain) == 20
-    for (_, block_hash), one in told.items():
-        assert chain[one["parent"]] == one["tokens"], block_hash
+    assert all(chain[one["parent"]] == one["tokens"] for one in told.values())
 
 
 def test_what_is_stored_again_is_not_told_again(engine: Engine) -> None:
     prompt = new_prompt(100)
-    engine.complete(prompt)
+    params = engine.complete(prompt, 1, ASK).params
     assert len(hashes(of(engine.events(), "BlockStored", "CPU"))) == 6
     engine("forget")
-    answer = engine.complete(prompt)
-    assert answer.external == 96
+    assert engine.complete(prompt, 1, params).external == 96
     found = engine.events()
     assert of(found, "BlockStored", "GPU") != []
     assert [event for event in found if event.get("medium") == "CPU"] == []
@@ -158,81 +165,75 @@ def test_what_is_stored_again_is_not_told_again(engine: Engine) -> None:
 
 def test_a_damaged_object_is_told_as_removed_and_told_anew_when_a_good_one_comes(engine: Engine, other: Client) -> None:
     prompt = new_prompt(100)
-    engine.complete(prompt)
+    params = engine.complete(prompt, 1, ASK).params
     stored = hashes(of(engine.events(), "BlockStored", "CPU"))
     name = engine("keys", prompt)[3]
     good = bytes.fromhex(other("get_hex", name))
     assert other("remove", name, True) == 0
     assert other("put_hex", name, (good[:50] + bytes([good[50] ^ 1]) + good[51:]).hex()) == 0
     engine("forget")
-    answer = engine.complete(prompt, 4)
+    answer = engine.complete(prompt, 4, params)
     assert answer.tokens == continue_prompt(prompt, 4)
     assert answer.external == 3 * BLOCK
-    events = engine.events()
-    assert hashes(of(events, "BlockRemoved", "CPU")) == stored[3:4]
-    assert of(events, "BlockStored", "CPU") == []
+    assert hashes(of(engine.events(), "BlockRemoved", "CPU")) == stored[3:4]
     engine("forget")
     engine.complete(prompt)
     assert hashes(of(engine.events(), "BlockStored", "CPU")) == stored[3:4]
 
 
-def test_a_reset_takes_back_what_was_told_and_the_engine_s_own_as_ever(engine: Engine) -> None:
+def test_a_reset_takes_back_what_was_told_and_the_engine_s_own_as_ever(own: Engine) -> None:
     prompt = new_prompt(100)
-    engine.complete(prompt)
-    stored = hashes(of(engine.events(), "BlockStored", "CPU"))
+    own.complete(prompt)
+    stored = hashes(of(own.events(), "BlockStored", "CPU"))
     assert len(stored) == 6
-    assert engine("reset")
-    engine.wait_usable()
-    events = engine.events()
+    assert own("reset")
+    own.wait_usable()
+    events = own.events()
     assert hashes(of(events, "BlockRemoved", "CPU")) == stored
     assert [event["type"] for event in events if event["type"] != "BlockRemoved"] == ["AllBlocksCleared"]
-    engine.complete(prompt)
-    assert hashes(of(engine.events(), "BlockStored", "CPU")) == stored
+    own.complete(prompt)
+    assert hashes(of(own.events(), "BlockStored", "CPU")) == stored
 
 
-def test_an_agent_that_dies_takes_its_events_along_and_nothing_else(engine: Engine) -> None:
+def test_an_agent_that_dies_takes_its_events_along_and_nothing_else(own: Engine) -> None:
     prompt = new_prompt(100)
-    engine.complete(prompt)
-    stored = hashes(of(engine.events(), "BlockStored", "CPU"))
-    os.kill(engine.agent, signal.SIGKILL)
-    engine.wait_usable(False)
-    answer = engine.complete(prompt, 4)
+    own.complete(prompt)
+    stored = hashes(of(own.events(), "BlockStored", "CPU"))
+    os.kill(own.agent, signal.SIGKILL)
+    own.wait_usable(False)
+    answer = own.complete(prompt, 4)
     assert answer.tokens == continue_prompt(prompt, 4)
-    assert hashes(of(engine.events(), "BlockRemoved", "CPU")) == stored
-    engine.wait_usable()
+    assert hashes(of(own.events(), "BlockRemoved", "CPU")) == stored
+    own.wait_usable()
     fresh = new_prompt(100)
-    engine.complete(fresh)
-    events = engine.events()
+    own.complete(fresh)
+    events = own.events()
     assert of(events, "BlockRemoved", "CPU") == []
     assert len(hashes(of(events, "BlockStored", "CPU"))) == 6
 
 
-def test_a_fault_of_events_is_none_of_the_engine_s(engine: Engine) -> None:
-    engine("lose_words")
+def test_a_fault_of_events_is_none_of_the_engine_s(own: Engine) -> None:
+    own("lose_words")
     prompt = new_prompt(100)
-    assert engine.complete(prompt, 4).tokens == continue_prompt(prompt, 4)
-    events = engine.events()
+    assert own.complete(prompt, 4).tokens == continue_prompt(prompt, 4)
+    events = own.events()
     assert of(events, "BlockStored", "GPU") != []
     assert of(events, "BlockStored", "CPU") == []
-    assert engine.count("events_dropped") > 0
+    assert own.count("events_dropped") > 0
 
 
 def test_where_nobody_wants_events_nothing_is_kept(bench: Worker) -> None:
-    engine = Engine(bench, "silent")
-    engine.open(extra={"cache_prefix": "silent"})
     prompt = new_prompt(100)
-    engine.complete(prompt)
-    engine("forget")
-    assert engine.complete(prompt).external == 96
-    assert engine("notes") is None
-    assert engine.events() == []
-    engine.close()
+    with opened(bench, events=False) as engine:
+        params = engine.complete(prompt, 1, ASK).params
+        engine("forget")
+        assert engine.complete(prompt, 1, params).external == 96
+        assert engine("notes") is None
+        assert engine.events() == []
 
 
 def test_an_engine_that_only_loads_tells_of_nothing(bench: Worker) -> None:
-    engine = Engine(bench, "reader")
-    engine.open(events=True, role="kv_consumer", extra={"cache_prefix": "reader"})
-    engine.complete(new_prompt(100))
-    assert engine("notes") is None
-    assert of(engine.events(), "BlockStored", "CPU") == []
-    engine.close()
+    with opened(bench, role="kv_consumer") as engine:
+        engine.complete(new_prompt(100))
+        assert engine("notes") is None
+        assert of(engine.events(), "BlockStored", "CPU") == []
