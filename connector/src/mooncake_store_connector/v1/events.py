@@ -21,8 +21,8 @@ Block = tuple[int, bytes]
 _AT_ONCE: Final = 1024
 # Longer than a block waits in the agent's queue, and than a put may take.
 _SECONDS: Final = 30.0
-# So long after the last block was handed over it is still worth while to take empty steps for news of it.
-_PROMPT_SECONDS: Final = 1.0
+# So long an engine without requests takes empty steps for news of the last blocks that it has handed over.
+_REST_SECONDS: Final = 2.0
 
 
 @dataclass(frozen=True)
@@ -82,11 +82,11 @@ class Events:
         self._told: OrderedDict[Block, None] = OrderedDict()
         self._news: deque[m.News] = deque()
         self._waiting = 0
-        self._last_note = 0.0
+        self._rests_since: float | None = None
 
     def note(self, request: Any, places: Iterable[tuple[int, int]], now: float) -> None:
         """These blocks of a request (group, index) are being handed over."""
-        self._last_note = now
+        self._rests_since = None
         for group, index in places:
             size, hashes = self._shape.groups[group].block_tokens, request.block_hashes
             parent = hashes[self._shape.hash_index(group, index - 1)] if index else None
@@ -117,8 +117,16 @@ class Events:
             self._news.append(m.AllGone())
 
     def is_expecting(self, now: float) -> bool:
-        """Whether there is something to tell, or soon will be."""
-        return bool(self._news) or (bool(self._noted) and now - self._last_note < _PROMPT_SECONDS)
+        """Whether there is something to tell, or soon will be. Asked when there is nothing else to do.
+
+        The time counts from then on: blocks are noted before the step that fills them, which may take long.
+        """
+        if self._news:
+            return True
+        if not self._noted:
+            return False
+        self._rests_since = now if self._rests_since is None else self._rests_since
+        return now - self._rests_since < _REST_SECONDS
 
     def take(self) -> list[Any]:
         """What has come since the last call, as far as it is not too much for one step."""
