@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import Coroutine, Sequence
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 import kopf
 
@@ -117,17 +117,28 @@ class Operator:
         await run_until_one_ends(stop.wait(), election.acquire())
         if stop.is_set():
             return
+        client.before_write = partial(end_unless_sure, election)
         holding = asyncio.create_task(election.hold())
         working = asyncio.create_task(self._work(client, stop))
         await asyncio.wait([holding, working], return_when=asyncio.FIRST_COMPLETED)
         if not working.done():
-            # Another one may lead by now: whatever is under way here must not go on, not even to clean up.
-            _log.critical("ending: this process leads no more")
-            os._exit(1)
+            end_at_once()
         holding.cancel()
         await working
         with contextlib.suppress(ApiError):
             await election.release()
+
+
+def end_unless_sure(election: Election) -> None:
+    """End this process when another one may lead by now."""
+    if not election.is_sure():
+        end_at_once()
+
+
+def end_at_once() -> NoReturn:
+    """End this process: another one may lead, so whatever is under way must not go on, not even to clean up."""
+    _log.critical("ending: this process leads no more")
+    os._exit(1)
 
 
 async def wait_for_facts(client: KubeClient, settings: Settings) -> ClusterFacts:

@@ -2,6 +2,7 @@
 
 import asyncio
 import copy
+import time
 from datetime import UTC, datetime
 from typing import Any
 
@@ -115,6 +116,20 @@ async def test_a_holder_that_was_replaced_gives_up(server: Server) -> None:
     server._store({**server.body, "spec": renewed_spec(server.body, "b", NOW)})
     async with asyncio.timeout(5):
         await first.hold()
+
+
+async def test_a_leader_is_sure_while_it_renews_and_not_after_standing_still(server: Server) -> None:
+    first = election(server, "a")
+    assert not first.is_sure(), "nobody leads unasked"
+    await first.acquire()
+    holding = asyncio.create_task(first.hold())
+    await asyncio.sleep(0.3)
+    assert first.is_sure()
+    # As when the whole process was stopped: no task of it has run since, so none has looked at a clock.
+    time.sleep(0.15)  # noqa: ASYNC251
+    assert not first.is_sure()
+    assert not holding.done()
+    holding.cancel()
 
 
 async def test_what_is_released_is_free_at_once(server: Server) -> None:

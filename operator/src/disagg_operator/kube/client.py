@@ -31,15 +31,21 @@ def _observe_nothing(method: str, status: int) -> None:
     """Without somebody who counts, calls are not counted."""
 
 
+def _allow() -> None:
+    """Without somebody who says when to stop, everything may be written."""
+
+
 class KubeClient:
     """Calls to one API server. Raises ApiError; a missing object is None where one is read.
 
-    `on_call` is told the method and the HTTP status of each call; 0 when nobody answered.
+    `on_call` is told the method and the HTTP status of each call; 0 when nobody answered. `before_write` is called
+    right before each write is sent, and may prevent it by not returning.
     """
 
     def __init__(self, api: ApiClient, on_call: Observer = _observe_nothing) -> None:
         self._api = api
         self._on_call = on_call
+        self.before_write: Callable[[], None] = _allow
 
     async def __aenter__(self) -> Self:
         """Use the client for a block."""
@@ -134,6 +140,8 @@ class KubeClient:
             method, path, query_params=query or [], header_params=headers, auth_settings=["BearerToken"]
         )
         method, url, headers, _, _ = request
+        if method != "GET":
+            self.before_write()
         try:
             async with asyncio.timeout(_TIMEOUT_SECONDS):
                 response = await self._api.call_api(method, url, headers, body, _request_timeout=_TIMEOUT_SECONDS)

@@ -1,10 +1,13 @@
 """Leader election by a Lease: one replica of the operator acts, the others wait.
 
-A holder that cannot renew in time ends its process: what it was doing must not go on beside a new leader's work.
+A holder that cannot renew in time ends its process: what it was doing must not go on beside a new leader's work. Each
+write asks `is_sure` first: a process that stood still (stopped, swapped out, its machine paused) would otherwise go on
+where it was before it looks at any clock.
 """
 
 import asyncio
 import logging
+import math
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
@@ -76,14 +79,22 @@ class Election:
         self._client = client
         self._candidate = candidate
         self._sight: Sight | None = None
+        self._renewed = -math.inf
+
+    def is_sure(self) -> bool:
+        """Whether nobody else can lead yet, by this process's clock."""
+        return asyncio.get_running_loop().time() < self._renewed + GIVE_UP_SECONDS
 
     async def acquire(self) -> None:
         """Wait until this process leads."""
-        me = self._candidate
+        me, loop = self._candidate, asyncio.get_running_loop()
         _log.info("waiting to lead: Lease %s/%s", me.namespace, me.name)
         while True:
             try:
+                # The renewal is as old as the moment before it was asked for.
+                asked = loop.time()
                 if await self._try_hold():
+                    self._renewed = asked
                     _log.info("leading as %s", me.identity)
                     return
             except ApiError as error:
@@ -93,17 +104,15 @@ class Election:
     async def hold(self) -> None:
         """Renew until leadership is lost or may be; then return."""
         loop = asyncio.get_running_loop()
-        renewed = loop.time()
         while True:
             await asyncio.sleep(RENEW_SECONDS)
             try:
-                # The renewal is as old as the moment before it was asked for.
                 asked = loop.time()
-                async with asyncio.timeout_at(renewed + GIVE_UP_SECONDS):
+                async with asyncio.timeout_at(self._renewed + GIVE_UP_SECONDS):
                     if not await self._try_hold():
                         _log.error("the Lease is another one's by now")
                         return
-                renewed = asked
+                self._renewed = asked
             except ApiError as error:
                 _log.warning("cannot renew the Lease: %s", error)
             except TimeoutError:
