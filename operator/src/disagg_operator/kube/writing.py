@@ -53,7 +53,15 @@ async def write_changes(
         _log.info("%s: applied %s %s", _owner(manifest), *key)
     for manifest in changes.deletions if not refusals else ():
         key = object_key(manifest)
-        await client.delete(manifest)
+        try:
+            await client.delete(manifest)
+        except ApiError as error:
+            if error.is_unreachable or error.is_conflict:
+                raise
+            # Whatever the code: it is admission that says no, and not for what is in the object.
+            forbidden = ApiError(403, error.reason, error.message, error.retry_after)
+            refusals.append(Refusal(f"deletion of {'/'.join(key)}", forbidden))
+            continue
         live.pop(key, None)
         on_write("delete", key[0])
         _log.info("%s: deleted %s %s", _owner(manifest), *key)
