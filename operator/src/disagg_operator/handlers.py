@@ -71,6 +71,10 @@ def build_settings(kinds: list[Kind], *, is_clusterwide: bool) -> kopf.OperatorS
     settings.watching.server_timeout = 300
     settings.watching.client_timeout = 330
     settings.watching.connect_timeout = 10
+    # The API server sends a bookmark each minute, so a stream that brings nothing for longer is dead.
+    settings.watching.inactivity_timeout = 70
+    settings.networking.connect_timeout = 10
+    settings.networking.request_timeout = 60
     settings.queueing.worker_limit = None
     # Without cluster-wide rights kopf would ask for CRDs and namespaces for ever.
     settings.scanning.disabled = not is_clusterwide
