@@ -7,9 +7,9 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from functools import partial
-from typing import Any, Final, NoReturn
+from typing import Any, Final, NoReturn, TypeVar
 
 import kopf
 
@@ -24,7 +24,7 @@ from disagg_operator.metrics import Metrics
 from disagg_operator.probes import serve_probes
 from disagg_operator.reconcile import Key, Reconciler
 from disagg_operator.settings import Settings, read_settings
-from disagg_operator.sweep import Sweep, Watched
+from disagg_operator.sweep import Sweep, Watched, find_readable
 from disagg_operator.workqueue import WorkQueue
 
 _LEASE_NAME: Final = "disaggregated-inference-operator"
@@ -34,18 +34,35 @@ _BEHIND_SECONDS: Final = 150.0
 _RETRY_SECONDS: Final = 2.0
 _END_SECONDS: Final = 5.0
 _log = logging.getLogger("disagg_operator")
+T = TypeVar("T")
 
 
 class Worker:
     """The part of the process that only a leader runs: queue, watch and sweep."""
 
-    def __init__(self, client: KubeClient, settings: Settings, metrics: Metrics, facts: ClusterFacts) -> None:
+    def __init__(
+        self,
+        client: KubeClient,
+        settings: Settings,
+        metrics: Metrics,
+        facts: ClusterFacts,
+        readable: tuple[str, ...],
+    ) -> None:
         self._settings = settings
         self._metrics = metrics
+        self._readable = readable
         self.queue: WorkQueue[Key] = WorkQueue(self._reconcile, on_wait=metrics.queue_latency.observe)
         self.watched = Watched(self.queue.add)
         ask = partial(find_facts, client, settings.cluster_domain, settings.namespace)
-        self._sweep = Sweep(client, self.watched, settings.watch_namespaces, settings.resync_seconds, ask, facts)
+        self._sweep = Sweep(
+            client,
+            self.watched,
+            settings.watch_namespaces,
+            settings.resync_seconds,
+            ask,
+            facts,
+            unreadable=frozenset(settings.watch_namespaces) - set(readable),
+        )
         self._reconciler = Reconciler(client, settings.pins, self._sweep.current_facts, metrics)
 
     def find_fault(self) -> str:
@@ -66,9 +83,15 @@ class Worker:
         await run_until_one_ends(
             stop.wait(),
             self.queue.run(settings.workers),
-            handlers.watch(self.watched, self._sweep.facts, settings.watch_namespaces),
+            self._watch(),
             self._sweep.run(),
         )
+
+    async def _watch(self) -> None:
+        if self._settings.watch_namespaces and not self._readable:
+            # To kopf, no namespace means all of them.
+            await asyncio.Event().wait()
+        await handlers.watch(self.watched, self._sweep.facts, self._readable)
 
     async def _reconcile(self, key: Key) -> float | None:
         start = time.perf_counter()
@@ -106,8 +129,10 @@ class Operator:
         return self._worker.find_fault() if self._worker is not None else ""
 
     async def _work(self, client: KubeClient, stop: asyncio.Event) -> None:
-        facts = await wait_for_facts(client, self._settings)
-        self._worker = Worker(client, self._settings, self._metrics, facts)
+        settings = self._settings
+        facts = await wait_for_answer(partial(find_facts, client, settings.cluster_domain, settings.namespace))
+        readable = await wait_for_answer(partial(find_readable, client, settings.watch_namespaces))
+        self._worker = Worker(client, settings, self._metrics, facts, readable)
         self._metrics.leader.set(1)
         await self._worker.run(stop)
 
@@ -141,11 +166,11 @@ def end_at_once() -> NoReturn:
     os._exit(1)
 
 
-async def wait_for_facts(client: KubeClient, settings: Settings) -> ClusterFacts:
-    """What the cluster offers, as soon as the API server answers."""
+async def wait_for_answer(ask: Callable[[], Awaitable[T]]) -> T:
+    """What is asked of the API server, as soon as it answers."""
     while True:
         try:
-            return await find_facts(client, settings.cluster_domain, settings.namespace)
+            return await ask()
         except ApiError as error:
             _log.warning("waiting for the API server: %s", error.message)
             await asyncio.sleep(_RETRY_SECONDS)

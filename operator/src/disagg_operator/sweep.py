@@ -3,6 +3,10 @@
 A watch can die without a word, and an event can be lost. So each minute all resources are listed. One that the watch
 does not know in its listed version, still not a minute later, shows that the watch is behind: the process then fails
 its liveness probe, and what was missed is reconciled at once in any case.
+
+With rights in some namespaces only, one of them can be gone, or its Role not there yet. That is told once and keeps the
+others from nothing. kopf would fail on it, so it is not watched until it can be read: then the process ends, to be
+started again.
 """
 
 import asyncio
@@ -18,6 +22,7 @@ from disagg_operator.kube.kinds import RESOURCE
 from disagg_operator.reconcile import Key
 
 SWEEP_SECONDS: Final = 60.0
+_RETRY_SECONDS: Final = 5.0
 _log = logging.getLogger(__name__)
 
 
@@ -59,9 +64,31 @@ class Watched:
         return max((now - since for _, _, since in self._behind.values()), default=0.0)
 
 
+async def find_readable(client: KubeClient, namespaces: Iterable[str]) -> tuple[str, ...]:
+    """Those of the namespaces whose resources may be listed. Raises ApiError when nobody can tell."""
+    readable = []
+    for namespace in namespaces:
+        try:
+            await client.list(RESOURCE, namespace)
+        except ApiError as error:
+            if not error.is_forbidden:
+                raise
+            _tell_unreadable(namespace, error)
+        else:
+            readable.append(namespace)
+    return tuple(readable)
+
+
+def _tell_unreadable(namespace: str, error: ApiError) -> None:
+    _log.error("namespace %s cannot be read, so nothing in it is looked after: %s", namespace, error.message)
+
+
 @dataclass
 class Sweep:
-    """The periodic look. `find_facts` asks what the cluster offers; a change concerns every resource."""
+    """The periodic look. `find_facts` asks what the cluster offers; a change concerns every resource.
+
+    `unreadable` are the namespaces that could not be listed when last tried; those of the beginning are not watched.
+    """
 
     client: KubeClient
     watched: Watched
@@ -69,25 +96,29 @@ class Sweep:
     resync_seconds: float
     find_facts: Callable[[], Awaitable[ClusterFacts]]
     facts: ClusterFacts
+    unreadable: frozenset[str] = frozenset()
 
     def current_facts(self) -> ClusterFacts:
         """What the cluster offered when last asked."""
         return self.facts
 
     async def run(self) -> None:
-        """Sweep until cancelled."""
-        loop = asyncio.get_running_loop()
+        """Sweep until cancelled, or until a namespace can be read that is not watched."""
+        loop, unwatched = asyncio.get_running_loop(), self.unreadable
         resynced = loop.time()
-        period = min(SWEEP_SECONDS, self.resync_seconds)
-        while True:
-            await asyncio.sleep(period)
+        wait = period = min(SWEEP_SECONDS, self.resync_seconds)
+        while unwatched <= self.unreadable:
+            await asyncio.sleep(wait)
             try:
                 is_due = loop.time() - resynced >= self.resync_seconds - period / 2
                 if await self.look(add_all=is_due):
                     resynced = loop.time()
+                wait = period
             except ApiError as error:
                 # Nothing is known, so nothing is judged: without the API server no restart would help.
                 _log.warning("cannot list the resources: %s", error.message)
+                wait = min(period, _RETRY_SECONDS)
+        _log.warning("ending, to watch what can be read now: %s", ", ".join(sorted(unwatched - self.unreadable)))
 
     async def look(self, *, add_all: bool) -> bool:
         """List once. Adds all keys, or those that the watch missed; returns whether it was all. Raises ApiError."""
@@ -101,12 +132,22 @@ class Sweep:
         return add_all
 
     async def _list(self) -> dict[Key, str]:
-        lists = [await self.client.list(RESOURCE, namespace) for namespace in self.namespaces or ("",)]
-        return {
-            Key(item["metadata"]["namespace"], item["metadata"]["name"]): item["metadata"]["resourceVersion"]
-            for items in lists
-            for item in items
-        }
+        listed, unreadable = {}, set()
+        for namespace in self.namespaces or ("",):
+            try:
+                items = await self.client.list(RESOURCE, namespace)
+            except ApiError as error:
+                if not namespace or not error.is_forbidden:
+                    raise
+                unreadable.add(namespace)
+                if namespace not in self.unreadable:
+                    _tell_unreadable(namespace, error)
+                continue
+            for item in items:
+                metadata = item["metadata"]
+                listed[Key(metadata["namespace"], metadata["name"])] = metadata["resourceVersion"]
+        self.unreadable = frozenset(unreadable)
+        return listed
 
     def _add(self, keys: Iterable[Key]) -> None:
         for key in keys:

@@ -1,11 +1,15 @@
 """Whether the watch tells the truth, and what a sweep adds to the queue."""
 
+import asyncio
+import logging
 from typing import Any
 
+import pytest
 from disagg_operator.build.inputs import ClusterFacts
+from disagg_operator.kube.errors import ApiError
 from disagg_operator.kube.kinds import Kind
 from disagg_operator.reconcile import Key
-from disagg_operator.sweep import Sweep, Watched
+from disagg_operator.sweep import Sweep, Watched, find_readable
 
 A, B = Key("n", "a"), Key("n", "b")
 
@@ -65,12 +69,15 @@ def test_what_is_gone_is_no_reproach() -> None:
 
 
 class Client:
-    def __init__(self, versions: dict[str, str]) -> None:
+    def __init__(self, versions: dict[str, str], forbidden: set[str] | None = None) -> None:
         self.versions = versions
+        self.forbidden = forbidden or set()
         self.asked: list[str] = []
 
     async def list(self, kind: Kind, namespace: str, selector: str = "") -> list[dict[str, Any]]:
         self.asked.append(namespace)
+        if namespace in self.forbidden:
+            raise ApiError(403, "Forbidden", f"cannot list in {namespace}")
         return [
             {"metadata": {"namespace": "n", "name": name, "resourceVersion": version}}
             for name, version in self.versions.items()
@@ -114,3 +121,51 @@ async def test_only_watched_namespaces_are_listed() -> None:
     assert client.asked == ["x", "y"]
     await sweep(client, watch, ClusterFacts()).look(add_all=False)
     assert client.asked == ["x", "y", ""]
+
+
+async def test_a_namespace_that_cannot_be_read_keeps_no_other_back_and_is_told_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    watch, added = watched()
+    client = Client({"a": "1"}, forbidden={"y"})
+    sweeper = sweep(client, watch, ClusterFacts(), ("y", "x"))
+    with caplog.at_level(logging.ERROR):
+        await sweeper.look(add_all=True)
+        await sweeper.look(add_all=True)
+    assert added == [A, A]
+    assert [record.getMessage() for record in caplog.records] == [
+        "namespace y cannot be read, so nothing in it is looked after: cannot list in y"
+    ]
+
+
+async def test_without_rights_in_the_cluster_nothing_is_judged() -> None:
+    watch, added = watched()
+    watch.compare({A: "1"}, 100)
+    with pytest.raises(ApiError):
+        await sweep(Client({}, forbidden={""}), watch, ClusterFacts()).look(add_all=True)
+    assert (added, watch.age(160)) == ([], 60)
+
+
+async def test_only_what_can_be_read_is_watched_and_what_comes_later_ends_the_sweep() -> None:
+    watch, _ = watched()
+    client = Client({}, forbidden={"y"})
+    readable = await find_readable(client, ("x", "y"))  # type: ignore[arg-type]
+    assert readable == ("x",)
+    sweeper = sweep(client, watch, ClusterFacts(), ("x", "y"))
+    sweeper.resync_seconds, sweeper.unreadable = 0.01, frozenset({"y"})
+    running = asyncio.create_task(sweeper.run())
+    await asyncio.sleep(0.1)
+    assert not running.done()
+    client.forbidden = {"x"}
+    async with asyncio.timeout(5):
+        await running
+    assert sweeper.unreadable == {"x"}, "one that went away since is no reason to end, nor to stay"
+
+
+async def test_who_cannot_tell_is_asked_again() -> None:
+    class Unreachable(Client):
+        async def list(self, kind: Kind, namespace: str, selector: str = "") -> list[dict[str, Any]]:
+            raise ApiError(0, "Unreachable", "no route")
+
+    with pytest.raises(ApiError):
+        await find_readable(Unreachable({}), ("x",))  # type: ignore[arg-type]
