@@ -132,6 +132,26 @@ async def test_a_leader_is_sure_while_it_renews_and_not_after_standing_still(ser
     holding.cancel()
 
 
+async def test_a_lease_that_is_deleted_is_its_holders_still(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lease, "GIVE_UP_SECONDS", 5)
+    monkeypatch.setattr(lease, "LEASE_SECONDS", 1)
+    first, second = election(server, "a"), election(server, "b")
+    await first.acquire()
+    waiting = asyncio.create_task(second.acquire())
+    await asyncio.sleep(0.03)
+    server.body = None
+    await asyncio.sleep(0.03)
+    assert (server.body, waiting.done()) == (None, False), "the other saw it held"
+    holding = asyncio.create_task(first.hold())
+    await asyncio.sleep(0.03)
+    assert server.holder == "a"
+    holding.cancel()
+    server.body = None
+    async with asyncio.timeout(5):
+        await waiting
+    assert server.holder == "b", "not for ever"
+
+
 async def test_what_is_released_is_free_at_once(server: Server) -> None:
     first = election(server, "a")
     await first.acquire()

@@ -131,8 +131,12 @@ class Election:
         """Take or renew the Lease once. False when another one holds it. Raises ApiError when nothing is known."""
         me, now = self._candidate, datetime.now(UTC)
         lease = await self._client.get(LEASE, me.namespace, me.name)
+        clock = asyncio.get_running_loop().time()
         try:
             if lease is None:
+                if self._sight is not None and not is_free({"spec": {}}, me.identity, self._sight, clock):
+                    # Somebody deleted it. Its holder is at work all the same, and makes it anew.
+                    return False
                 body = {
                     "apiVersion": LEASE.api_version,
                     "kind": LEASE.kind,
@@ -141,7 +145,6 @@ class Election:
                 }
                 await self._client.create(LEASE, me.namespace, body)
                 return True
-            clock = asyncio.get_running_loop().time()
             self._sight = see(lease, self._sight, clock)
             if not is_free(lease, me.identity, self._sight, clock):
                 return False
