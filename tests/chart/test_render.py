@@ -85,6 +85,18 @@ def test_one_release_name_in_two_namespaces_shares_no_cluster_object(helm: Helm)
     assert not cluster_names("team-a") & cluster_names("team-b")
 
 
+def test_two_releases_in_one_namespace_have_a_leader_each(helm: Helm) -> None:
+    """With one Lease for both, the second would wait for ever, and say nothing."""
+
+    def lease(release: str) -> str:
+        text = helm.run("template", release, str(CHART), "--set", "registry=registry.example.com/team")
+        (deployment,) = of_kind([one for one in yaml.safe_load_all(text) if one], "Deployment")
+        (container,) = deployment["spec"]["template"]["spec"]["containers"]
+        return read_settings(container["args"]).lease_name
+
+    assert lease("a") != lease("b")
+
+
 def test_names_stay_legal_under_a_long_release_name(helm: Helm) -> None:
     release = "r" * 53  # helm's own limit
     text = helm.run("template", release, str(CHART), "--set", "registry=registry.example.com/team")

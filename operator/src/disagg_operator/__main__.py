@@ -27,7 +27,6 @@ from disagg_operator.settings import Settings, read_settings
 from disagg_operator.sweep import Sweep, Watched, find_readable
 from disagg_operator.workqueue import WorkQueue
 
-_LEASE_NAME: Final = "disaggregated-inference-operator"
 # A queue in which keys wait and none is finished, or a watch that is behind, for so long is dead.
 _STUCK_SECONDS: Final = 300.0
 _BEHIND_SECONDS: Final = 150.0
@@ -137,7 +136,7 @@ class Operator:
         await self._worker.run(stop)
 
     async def _lead(self, client: KubeClient, stop: asyncio.Event) -> None:
-        candidate = Candidate(self._settings.identity, self._settings.namespace, _LEASE_NAME)
+        candidate = Candidate(self._settings.identity, self._settings.namespace, self._settings.lease_name)
         election = Election(client, candidate)
         await run_until_one_ends(stop.wait(), election.acquire())
         if stop.is_set():

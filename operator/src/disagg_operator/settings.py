@@ -19,6 +19,7 @@ class Settings:
     namespace: str
     identity: str
     leader_elect: bool
+    lease_name: str
     resync_seconds: float
     workers: int
     metrics_port: int
@@ -65,6 +66,12 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--cluster-domain", default="cluster.local")
     parser.add_argument("--leader-elect", action="store_true", help="act only while holding a Lease")
     parser.add_argument(
+        "--lease-name",
+        default="disaggregated-inference-operator",
+        metavar="NAME",
+        help="the Lease, in this pod's namespace: one for all replicas of an install, and its own (%(default)s)",
+    )
+    parser.add_argument(
         "--resync-seconds",
         type=_positive(float),
         default=600.0,
@@ -92,6 +99,7 @@ def read_settings(argv: Sequence[str] | None = None) -> Settings:
         namespace=os.environ.get("POD_NAMESPACE", "default"),
         identity=os.environ.get("POD_NAME", f"process-{os.getpid()}"),
         leader_elect=given.leader_elect,
+        lease_name=given.lease_name,
         resync_seconds=given.resync_seconds,
         workers=given.workers,
         metrics_port=given.metrics_port,
