@@ -26,10 +26,13 @@ _HOP = {"transfer-encoding", "content-length", "content-encoding", "connection",
 
 @dataclass
 class Faults:
-    """What goes wrong. Asked for every line of a watch, in the proxy's thread."""
+    """What goes wrong, and what is seen. Asked in the proxy's thread."""
 
     swallows: Callable[[str, bytes], bool] = lambda path, line: False
     """Whether a line of the watch at a path is not passed on."""
+
+    sees: Callable[[str, str], None] = lambda method, path: None
+    """Told of each request, its query included, before it is passed on."""
 
 
 class _Proxy:
@@ -39,6 +42,7 @@ class _Proxy:
     async def handle(self, request: web.Request) -> web.StreamResponse:
         headers = {key: value for key, value in request.headers.items() if key.lower() not in {*_HOP, "host"}}
         headers["Accept-Encoding"] = "identity"
+        self._faults.sees(request.method, request.raw_path)
         async with (
             aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=None)) as session,
             session.request(

@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -68,23 +68,35 @@ class Site:
         """The operator's identity: its own in each namespace, so that the audit log tells them apart."""
         return f"system:serviceaccount:{self.namespace}:operator"
 
-    def grant(self) -> None:
-        """What the chart gives an operator that watches one namespace and lives in it."""
-        self._bind(f"namespaces/{self.namespace}", "role", [*rights.NAMESPACED, *rights.OWN_NAMESPACE])
+    @property
+    def group(self) -> str:
+        """What all replicas of this namespace's operator belong to, where each has an identity of its own."""
+        return f"operators:{self.namespace}"
+
+    def grant(self, *, without: tuple[str, str] = ("", ""), to: str = "") -> None:
+        """What the chart gives an operator that watches one namespace and lives in it.
+
+        `without` is a resource and a verb on it that it does not get; `to` is the operator of another namespace.
+        """
+        table = [*rights.NAMESPACED, *rights.OWN_NAMESPACE]
+        resource, verb = without
+        kept = [replace(r, verbs=tuple(v for v in r.verbs if resource not in r.resources or v != verb)) for r in table]
+        self._bind(f"namespaces/{self.namespace}", "role", kept, to)
 
     def grant_everywhere(self) -> None:
         """What the chart gives an operator that watches all namespaces."""
         self._bind("", "clusterrole", [*rights.NAMESPACED, *rights.CLUSTER])
         self._bind(f"namespaces/{self.namespace}", "role", rights.OWN_NAMESPACE)
 
-    def _bind(self, scope: str, kind: str, table: Iterable[rights.Right]) -> None:
+    def _bind(self, scope: str, kind: str, table: Iterable[rights.Right], to: str = "") -> None:
         root = "/apis/rbac.authorization.k8s.io/v1/" + (f"{scope}/" if scope else "")
         name, title = f"operator-{self.namespace}", "ClusterRole" if kind == "clusterrole" else "Role"
         rules = [{"apiGroups": [r.group], "resources": list(r.resources), "verbs": list(r.verbs)} for r in table]
-        subject = {"kind": "User", "apiGroup": "rbac.authorization.k8s.io", "name": self.user}
+        names = {"User": to or self.user, "Group": self.group}
+        subjects = [{"kind": k, "apiGroup": "rbac.authorization.k8s.io", "name": n} for k, n in names.items()]
         reference = {"apiGroup": "rbac.authorization.k8s.io", "kind": title, "name": name}
         self.must("POST", f"{root}{kind}s", {"metadata": {"name": name}, "rules": rules})
-        binding = {"metadata": {"name": name}, "roleRef": reference, "subjects": [subject]}
+        binding = {"metadata": {"name": name}, "roleRef": reference, "subjects": subjects}
         self.must("POST", f"{root}{kind}bindings", binding)
 
     @contextmanager
@@ -108,9 +120,11 @@ class Site:
         images: dict[str, str] | None = None,
         everywhere: bool = False,
         kubeconfig: Path | None = None,
+        replica: str = "",
     ) -> Operator:
-        """Start an operator; the caller ends its program."""
+        """Start an operator; the caller ends its program. A `replica` has an identity of its own in the audit log."""
         self._started += 1
+        user = f"{self.user}:{replica}" if replica else self.user
         ports = free_port(), free_port()
         known = {**IMAGES, **(images or {})}
         command = [
@@ -121,12 +135,12 @@ class Site:
             *args,
         ]
         environment = {
-            "KUBECONFIG": str(kubeconfig or self.server.kubeconfig_for(self.user)),
+            "KUBECONFIG": str(kubeconfig or self.server.kubeconfig_for(user, [self.group])),
             "POD_NAMESPACE": self.namespace,
             "POD_NAME": f"operator-{self._started}",
         }
         log = self.directory / f"operator-{self._started}.log"
-        return Operator(Program(command, log, environment), self.user, *ports)
+        return Operator(Program(command, log, environment), user, *ports)
 
     # Resources.
 
