@@ -90,7 +90,8 @@ def test_get_shows_a_table_before_and_after_status_is_there(kubectl: Kubectl, re
 def test_wait_follows_the_condition(kubectl: Kubectl, rest: Rest, namespace: str) -> None:
     rest.create(resource(), namespace)
     condition = {"type": "Ready", "status": "True", "reason": "AllReady", "message": "all is as wished"}
-    _write_status(rest, namespace, {"conditions": [{**condition, "lastTransitionTime": "2026-11-30T06:00:00Z"}]})
+    conditions = [{**condition, "lastTransitionTime": "2026-11-30T06:00:00Z"}]
+    _write_status(rest, namespace, {"observedGeneration": 1, "conditions": conditions})
     kubectl.run("wait", "--for=condition=Ready", "--timeout=5s", "-n", namespace, "dinf/llama")
 
 

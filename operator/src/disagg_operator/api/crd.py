@@ -17,6 +17,9 @@ _METADATA: JsonObject = {
     },
 }
 _NAME: Final = "self.metadata.name"
+# What a resource reads as before the operator has seen it. Without it kstatus, and Flux with it, would take a new
+# resource for a finished one: an object that has no status has nothing to wait for.
+_UNSEEN: Final = {"observedGeneration": -1}
 # Dots and a first digit are what people have in names of models: qwen2.5-7b, 01-yi.
 _SUGGESTION: Final = f"(({_NAME}.matches('^[a-z]') ? '' : 'm-') + {_NAME}.replace('.', '-'))"
 # No name of this length ends in the dash that cutting may leave.
@@ -68,7 +71,7 @@ def build_crd() -> dict[str, Any]:
         "properties": {
             **_outside(names.KIND),
             "spec": structural_schema(Spec),
-            "status": without_defaults(structural_schema(Status)),
+            "status": {**without_defaults(structural_schema(Status)), "default": _UNSEEN},
         },
     }
     version = {

@@ -151,8 +151,8 @@ class KVStoreStatus(ApiModel):
 class Status(ApiModel):
     """What is there. Written by the operator alone."""
 
-    observed_generation: Generation | None = Field(
-        None, description="Generation of the spec that this status is about."
+    observed_generation: Annotated[int, Field(ge=-1, json_schema_extra={"format": "int64"})] | None = Field(
+        None, description="Generation of the spec that this status is about; -1 before the operator has seen any."
     )
     conditions: Annotated[
         list[Condition],
