@@ -1,5 +1,6 @@
 """Which Go builds the binaries: the machine's own when it is new enough, else the one that setup brought."""
 
+import os
 import re
 import shutil
 import subprocess
@@ -43,3 +44,13 @@ def find_go() -> Path:
     found = ", ".join(f"{go}: {version_output(go) or 'does not run'}" for go in candidates) or "none"
     wanted = ".".join(map(str, MINIMUM))
     raise ClusterError(f"no Go {wanted} or newer (found: {found}); `hack/setup.sh` installs one")
+
+
+def build_programs(source: Path, out: Path) -> None:
+    """Build the programs of a small module of our own into a folder, static. Raises ClusterError."""
+    # A developer's flags must not decide what is built. The toolchain is the one that was found.
+    environment = {**os.environ, "CGO_ENABLED": "0", "GOFLAGS": "-mod=readonly", "GOTOOLCHAIN": "local"}
+    command = [str(find_go()), "build", "-buildvcs=false", "-ldflags=-s -w", "-o", f"{out}/", "./..."]
+    done = subprocess.run(command, cwd=source, env=environment, check=False, capture_output=True, text=True)
+    if done.returncode != 0:
+        raise ClusterError(f"building {source.name} failed:\n{done.stderr.strip()}")

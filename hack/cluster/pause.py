@@ -1,6 +1,5 @@
 """Images of one static Go program on nothing, pushed to the local registry; the pause image is one."""
 
-import os
 import subprocess
 import tempfile
 import urllib.error
@@ -22,9 +21,7 @@ def push_static(source: Path, reference: str) -> None:
     """Build the Go program in `source`, put it alone into an image and push that. Raises ClusterError."""
     name = source.name
     with tempfile.TemporaryDirectory() as folder:
-        environment = {**os.environ, "CGO_ENABLED": "0", "GOFLAGS": "-mod=readonly", "GOTOOLCHAIN": "local"}
-        go_build = [str(gotool.find_go()), "build", "-buildvcs=false", "-ldflags=-s -w", "-o", f"{folder}/{name}", "."]
-        _run(go_build, cwd=source, env=environment)
+        gotool.build_programs(source, Path(folder))
         lines = ["FROM scratch", f"COPY {name} /{name}", "USER 65532:65532", f'ENTRYPOINT ["/{name}"]']
         Path(folder, "Dockerfile").write_text("\n".join(lines) + "\n")
         local = f"localhost/{reference.partition('/')[2]}"
@@ -34,8 +31,8 @@ def push_static(source: Path, reference: str) -> None:
         _run(["buildah", "rmi", local])
 
 
-def _run(command: list[str], cwd: Path | None = None, env: dict[str, str] | None = None) -> None:
-    done = subprocess.run(command, cwd=cwd, env=env, check=False, capture_output=True, text=True)
+def _run(command: list[str]) -> None:
+    done = subprocess.run(command, check=False, capture_output=True, text=True)
     if done.returncode != 0:
         raise ClusterError(f"{' '.join(command[:2])} failed:\n{done.stderr.strip()}")
 
