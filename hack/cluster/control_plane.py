@@ -60,6 +60,7 @@ _USERS: dict[str, tuple[str, tuple[str, ...]]] = {
     "kube-proxy": ("system:kube-proxy", ("system:node-proxier",)),
     "coredns": ("disagg-coredns", ("system:masters",)),
 }
+_FRONT_PROXY = "disagg-front-proxy"
 
 
 def write_files(plane: Plane, node: str = "") -> Authority:
@@ -70,6 +71,10 @@ def write_files(plane: Plane, node: str = "") -> Authority:
     addresses = sorted({"127.0.0.1", plane.address, FIRST_SERVICE_IP})
     authority.server([*names, "localhost"], addresses).write(plane.pki, "apiserver")
     authority.client("disagg-apiserver", ["system:masters"]).write(plane.pki, "kubelet-client")
+    # An authority of its own: who has its certificate speaks for any user to the servers behind the API server.
+    front_proxy = certificates.new_authority()
+    front_proxy.pair.write(plane.pki, "front-proxy-ca")
+    front_proxy.client(_FRONT_PROXY).write(plane.pki, "front-proxy-client")
     (plane.pki / "service-account.key").write_bytes(certificates.service_account_key())
     users = dict(_USERS)
     if node:
@@ -123,6 +128,7 @@ def apiserver(plane: Plane) -> Program:
         f"--audit-policy-file={plane.directory / 'audit-policy.yaml'}",
         f"--audit-log-path={plane.audit_log}",
         "--endpoint-reconciler-type=" + ("lease" if plane.has_nodes else "none"),
+        *_aggregation(pki),
     ]
     argv.append(
         "--enable-admission-plugins=NodeRestriction"
@@ -130,6 +136,19 @@ def apiserver(plane: Plane) -> Program:
         else "--disable-admission-plugins=ServiceAccount"
     )
     return Program("kube-apiserver", argv, dies_with_parent=not plane.has_nodes)
+
+
+def _aggregation(pki: Path) -> list[str]:
+    """How the API server passes requests on to the servers of APIServices, such as metrics-server, and for whom."""
+    return [
+        f"--proxy-client-cert-file={pki / 'front-proxy-client.crt'}",
+        f"--proxy-client-key-file={pki / 'front-proxy-client.key'}",
+        f"--requestheader-client-ca-file={pki / 'front-proxy-ca.crt'}",
+        f"--requestheader-allowed-names={_FRONT_PROXY}",
+        "--requestheader-username-headers=X-Remote-User",
+        "--requestheader-group-headers=X-Remote-Group",
+        "--requestheader-extra-headers-prefix=X-Remote-Extra-",
+    ]
 
 
 def controller_manager(plane: Plane, controllers: Sequence[str] = ("*",), port: int = 10257) -> Program:
