@@ -30,9 +30,11 @@ class Module:
     binaries: Mapping[str, str]
     versions: Mapping[str, str]
     tags: str = ""
+    is_optional: bool = False
 
 
 _K8S = "k8s.io/kubernetes"
+_KEDA = "github.com/kedacore/keda/v2"
 _CONTAINERD = "github.com/containerd/containerd/v2"
 MODULES = (
     Module(
@@ -65,10 +67,24 @@ MODULES = (
         tags="no_btrfs,no_zfs,no_devmapper",
     ),
     Module("coredns", {"coredns": "github.com/coredns/coredns"}, {}),
+    # One module for all of them: they share most of what they are made from, and that is compiled once.
+    Module(
+        "autoscaling",
+        {
+            "metrics-server": "sigs.k8s.io/metrics-server/cmd/metrics-server",
+            "keda": f"{_KEDA}/cmd/operator",
+            "keda-adapter": f"{_KEDA}/cmd/adapter",
+            "prometheus": "github.com/prometheus/prometheus/cmd/prometheus",
+        },
+        {},
+        # Prometheus asks Kubernetes what to scrape, and no cloud.
+        tags="remove_all_sd,enable_kubernetes_sd",
+        is_optional=True,
+    ),
 )
 
 GROUPS: Mapping[str, tuple[str, ...]] = {
-    "all": tuple(name for module in MODULES for name in module.binaries),
+    "cluster": tuple(name for module in MODULES if not module.is_optional for name in module.binaries),
     "kubernetes-control-plane": ("kube-apiserver", "etcd", "kubectl", "kube-controller-manager"),
     **{module.name: tuple(module.binaries) for module in MODULES},
 }
@@ -160,6 +176,11 @@ def go_name(package: str) -> str:
     """The file name that go gives a package's binary: its last part that is no major version."""
     parts = [part for part in package.split("/") if not (part[0] == "v" and part[1:].isdigit())]
     return parts[-1]
+
+
+def stamp_of(name: str) -> str:
+    """What decided a binary that was built, as a digest. Raises FileNotFoundError."""
+    return _stamp(name).read_text()
 
 
 def _stamp(name: str) -> Path:

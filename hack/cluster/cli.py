@@ -91,7 +91,7 @@ def build_parser() -> argparse.ArgumentParser:
     for name, act in _PLAIN.items():
         commands.add_parser(name, help=act.__doc__).set_defaults(act=act)
     builder = commands.add_parser("build", help=build.__doc__)
-    builder.add_argument("--only", choices=sorted(binaries.GROUPS), default="all", help="build just these")
+    builder.add_argument("--only", choices=sorted(binaries.GROUPS), default="cluster", help="build these")
     builder.set_defaults(act=build)
     return parser
 

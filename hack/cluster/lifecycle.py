@@ -56,7 +56,7 @@ def up(say: Say) -> None:
     """Bring the cluster up, or find it well. What is half there is taken down first. Raises ClusterError."""
     _check_root()
     node.check_prerequisites()
-    binaries.require(binaries.GROUPS["all"])
+    binaries.require(binaries.GROUPS["cluster"])
     if has_traces():
         if all(part.is_healthy for part in status()):
             say(f"cluster: already up and healthy; kubeconfig {paths.kubeconfig()}")

@@ -1,5 +1,6 @@
 """Images of one static Go program on nothing, pushed to the local registry; the pause image is one."""
 
+import shutil
 import subprocess
 import tempfile
 import urllib.error
@@ -19,9 +20,16 @@ def ensure() -> None:
 
 def push_static(source: Path, reference: str) -> None:
     """Build the Go program in `source`, put it alone into an image and push that. Raises ClusterError."""
-    name = source.name
     with tempfile.TemporaryDirectory() as folder:
         gotool.build_programs(source, Path(folder))
+        push_program(Path(folder, source.name), reference)
+
+
+def push_program(program: Path, reference: str) -> None:
+    """Put a static program alone into an image, at the root, and push that. Raises ClusterError."""
+    name = program.name
+    with tempfile.TemporaryDirectory() as folder:
+        shutil.copy(program, folder)
         lines = ["FROM scratch", f"COPY {name} /{name}", "USER 65532:65532", f'ENTRYPOINT ["/{name}"]']
         Path(folder, "Dockerfile").write_text("\n".join(lines) + "\n")
         local = f"localhost/{reference.partition('/')[2]}"

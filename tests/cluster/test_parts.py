@@ -129,13 +129,21 @@ def test_go_is_judged_by_number(told: str, enough: bool) -> None:
     assert gotool.is_new_enough(told) is enough
 
 
+OTHER_NAMES = {"etcd": "server", "keda": "operator", "keda-adapter": "adapter"}
+
+
 def test_every_binary_has_a_pinned_version_and_a_name_that_go_gives_it() -> None:
     for module in binaries.MODULES:
         go_mod = (paths.TOOLS / module.name / "go.mod").read_text()
         assert "-mod=readonly" in binaries.build_flags(module, go_mod)
         for name, package in module.binaries.items():
             assert binaries.pinned_version(name).startswith("v"), name
-            assert binaries.go_name(package) == ("server" if name == "etcd" else name)
+            assert binaries.go_name(package) == OTHER_NAMES.get(name, name)
+
+
+def test_the_cluster_asks_for_no_optional_binary() -> None:
+    assert "kubelet" in binaries.GROUPS["cluster"]
+    assert not set(binaries.GROUPS["autoscaling"]) & set(binaries.GROUPS["cluster"])
 
 
 def test_a_stamp_moves_with_all_that_decides_a_binary() -> None:
