@@ -34,9 +34,12 @@ def body(number: int, *, max_tokens: int = 8, sentences: int = 20, **extra: Any)
 
 @contextmanager
 def running(
-    url: str, *, threads: int = 2, max_tokens: int = 8, first: int = 10_000, longest: float = 600
+    url: str, *, threads: int = 2, first: int = 10_000, longest: float = 600, pause: float = 0, **request: Any
 ) -> Iterator[Load]:
-    """Send requests while the block runs, at most `longest` seconds; each one is let to its end."""
+    """Send requests while the block runs, at most `longest` seconds; each one is let to its end.
+
+    `pause`: seconds that a thread rests after each. `request`: what `body` takes.
+    """
     load = Load()
     stop = threading.Event()
     deadline = time.monotonic() + longest
@@ -46,9 +49,10 @@ def running(
         while not stop.is_set() and time.monotonic() < deadline:
             number += 1
             try:
-                load.answers.append(call(f"{url}/v1/chat/completions", body(number, max_tokens=max_tokens)))
+                load.answers.append(call(f"{url}/v1/chat/completions", body(number, **request)))
             except OSError as error:
                 load.errors.append(f"request {number}: {error!r}")
+            stop.wait(pause)
 
     workers = [threading.Thread(target=work, args=(index,)) for index in range(threads)]
     for worker in workers:
