@@ -98,11 +98,29 @@ def test_kubernetes_own_autoscaler_scales_a_role(place: Site, bare: tuple[ApiSer
         assert able == ["True"]
 
 
+def install_keda_crd(kubectl: Kubectl) -> None:
+    kubectl.apply(SCALED_OBJECTS)
+    eventually(lambda: "scaledobjects" in kubectl.run("api-resources", "--api-group=keda.sh").split(), "it is served")
+
+
+def test_one_autoscaler_goes_before_the_other_comes(place: Site, bare: tuple[ApiServer, Kubectl]) -> None:
+    """KEDA's webhook refuses a ScaledObject for what a HorizontalPodAutoscaler moves, and nothing is pruned then."""
+    _, kubectl = bare
+    install_scaler_crd(kubectl)
+    install_keda_crd(kubectl)
+    bounds = {"minReplicas": 1, "maxReplicas": 4}
+    with place.operator():
+        settle(place, decode={"scaling": {**bounds, "metrics": [BY_CPU]}})
+        place.apply(resource("llama", decode={"scaling": {**bounds, "keda": {"triggers": [{"type": "cron"}]}}}))
+        eventually(lambda: kubectl.get("scaledobjects", "llama-decode", place.namespace) is not None, "it is made")
+        written = [(event["verb"], event["objectRef"]["resource"]) for event in place.writes()]
+        assert written.index(("delete", AUTOSCALERS)) < written.index(("patch", "scaledobjects"))
+
+
 def test_keda_gets_an_object_that_goes_with_the_wish(place: Site, bare: tuple[ApiServer, Kubectl]) -> None:
     _, kubectl = bare
     install_scaler_crd(kubectl)
-    kubectl.apply(SCALED_OBJECTS)
-    eventually(lambda: "scaledobjects" in kubectl.run("api-resources", "--api-group=keda.sh").split(), "it is served")
+    install_keda_crd(kubectl)
     keda = {"triggers": [{"type": "cron", "metadata": {"timezone": "UTC"}}], "cooldownPeriod": 5}
 
     def found() -> Json:

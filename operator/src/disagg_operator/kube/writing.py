@@ -1,16 +1,22 @@
-"""Carries out a plan: applies, then prunes. Refusals are collected, so that one does not keep the others back."""
+"""Carries out a plan: applies, then prunes. Refusals are collected, so that one does not keep the others back.
+
+Autoscalers that are no longer wished go before all else: two of them would move one count, and KEDA's webhook refuses a
+ScaledObject for what a HorizontalPodAutoscaler moves.
+"""
 
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Final
 
 from disagg_operator.api.names import SCALER_KIND, SEED_MANAGER
 from disagg_operator.kube.client import KubeClient
 from disagg_operator.kube.errors import ApiError
-from disagg_operator.kube.kinds import SCALER, Manifest
-from disagg_operator.plan.changes import Changes, object_key
+from disagg_operator.kube.kinds import AUTOSCALERS, SCALER, Manifest
+from disagg_operator.plan.changes import Changes, Key, object_key
 
 _log = logging.getLogger(__name__)
+_AUTOSCALERS: Final = frozenset(kind.kind for kind in AUTOSCALERS)
 OnWrite = Callable[[str, str], None]
 
 
@@ -29,13 +35,16 @@ class Refusal:
 async def write_changes(
     client: KubeClient, changes: Changes, seeds: Mapping[str, int], on_write: OnWrite
 ) -> tuple[list[Manifest], tuple[Refusal, ...]]:
-    """Returns the live children after it, and what was refused. Nothing is pruned after a refusal.
+    """Returns the live children after it, and what was refused. Nothing but autoscalers is pruned after a refusal.
 
     `seeds` has the counts that new scalers begin with, by name.
     `on_write` is told verb and kind of each write. Raises ApiError on a conflict and when nobody answers.
     """
     live = dict(changes.live)
-    refusals = []
+    refusals: list[Refusal] = []
+    for manifest in changes.deletions:
+        if manifest["kind"] in _AUTOSCALERS:
+            refusals += await _prune(client, manifest, live, on_write)
     for manifest in changes.applies:
         key = object_key(manifest)
         uid = changes.live[key]["metadata"]["uid"] if key in changes.live else ""
@@ -52,20 +61,28 @@ async def write_changes(
         on_write("apply", key[0])
         _log.info("%s: applied %s %s", _owner(manifest), *key)
     for manifest in changes.deletions if not refusals else ():
-        key = object_key(manifest)
-        try:
-            await client.delete(manifest)
-        except ApiError as error:
-            if error.is_unreachable or error.is_conflict:
-                raise
-            # Whatever the code: it is admission that says no, and not for what is in the object.
-            forbidden = ApiError(403, error.reason, error.message, error.retry_after)
-            refusals.append(Refusal(f"deletion of {'/'.join(key)}", forbidden))
-            continue
-        live.pop(key, None)
-        on_write("delete", key[0])
-        _log.info("%s: deleted %s %s", _owner(manifest), *key)
+        if object_key(manifest) in live:
+            refusals += await _prune(client, manifest, live, on_write)
     return list(live.values()), tuple(refusals)
+
+
+async def _prune(
+    client: KubeClient, manifest: Manifest, live: dict[Key, Manifest], on_write: OnWrite
+) -> list[Refusal]:
+    """Delete a child. Returns the refusal, if there is one."""
+    key = object_key(manifest)
+    try:
+        await client.delete(manifest)
+    except ApiError as error:
+        if error.is_unreachable or error.is_conflict:
+            raise
+        # Whatever the code: it is admission that says no, and not for what is in the object.
+        forbidden = ApiError(403, error.reason, error.message, error.retry_after)
+        return [Refusal(f"deletion of {'/'.join(key)}", forbidden)]
+    live.pop(key, None)
+    on_write("delete", key[0])
+    _log.info("%s: deleted %s %s", _owner(manifest), *key)
+    return []
 
 
 async def _create_scaler(client: KubeClient, manifest: Manifest, count: int) -> str:
