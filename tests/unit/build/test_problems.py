@@ -261,6 +261,18 @@ def test_an_autoscaler_to_zero_needs_a_metric_that_is_there_without_pods() -> No
     build(make({"decode": {"scaling": {"minReplicas": 0}}}))
 
 
+@pytest.mark.parametrize("kinds", [["cpu"], ["memory", "cpu"]])
+def test_keda_to_zero_needs_a_trigger_that_can_be_idle(kinds: list[str]) -> None:
+    def scaling(least: int, kinds: list[str]) -> dict[str, Any]:
+        keda = {"triggers": [{"type": kind} for kind in kinds]}
+        return {"decode": {"scaling": {"minReplicas": least, "keda": keda}}}
+
+    found = only_problem(scaling(0, kinds))
+    assert found.path == "spec.decode.scaling.minReplicas"
+    build(make(scaling(1, kinds)))
+    build(make(scaling(0, [*kinds, "cron"])))
+
+
 def test_a_ratio_that_holds_nobody_is_a_hint() -> None:
     ratio = {"scaling": {"ratio": {"max": 1}}}
     assert any("spec.scaling.ratio" in hint for hint in build(make(ratio)).hints)
