@@ -74,6 +74,7 @@ MODULES = (
             "metrics-server": "sigs.k8s.io/metrics-server/cmd/metrics-server",
             "keda": f"{_KEDA}/cmd/operator",
             "keda-adapter": f"{_KEDA}/cmd/adapter",
+            "keda-admission-webhooks": f"{_KEDA}/cmd/webhooks",
             "prometheus": "github.com/prometheus/prometheus/cmd/prometheus",
         },
         {},

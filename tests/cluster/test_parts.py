@@ -129,7 +129,7 @@ def test_go_is_judged_by_number(told: str, enough: bool) -> None:
     assert gotool.is_new_enough(told) is enough
 
 
-OTHER_NAMES = {"etcd": "server", "keda": "operator", "keda-adapter": "adapter"}
+OTHER_NAMES = {"etcd": "server", "keda": "operator", "keda-adapter": "adapter", "keda-admission-webhooks": "webhooks"}
 
 
 def test_every_binary_has_a_pinned_version_and_a_name_that_go_gives_it() -> None:

@@ -40,7 +40,7 @@ def wait_installed(kubectl: Kubectl) -> None:
     """Wait until all three run and the API server passes requests on to those that serve metrics."""
     for namespace, names in {
         "kube-system": ["metrics-server"],
-        "keda": [*_PROGRAMS],
+        "keda": [*_PROGRAMS, "keda-admission"],
         "monitoring": ["prometheus"],
     }.items():
         deployments = [f"deployment/{name}" for name in names]

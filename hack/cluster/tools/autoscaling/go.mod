@@ -8,6 +8,7 @@ replace github.com/nexus-rpc/nexus-proto-annotations v0.1.0 => github.com/nexus-
 tool (
 	github.com/kedacore/keda/v2/cmd/adapter
 	github.com/kedacore/keda/v2/cmd/operator
+	github.com/kedacore/keda/v2/cmd/webhooks
 	github.com/prometheus/prometheus/cmd/prometheus
 	sigs.k8s.io/metrics-server/cmd/metrics-server
 )
