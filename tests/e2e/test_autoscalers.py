@@ -15,14 +15,17 @@ import pytest
 import yaml
 from cluster import binaries
 from demo.client import Answer, call, counters
-from demo.cluster import ROOT, Cluster
+from demo.cluster import NAMESPACE as OPERATOR_NAMESPACE
+from demo.cluster import RELEASE, ROOT, Cluster
 from demo.kubectl import Manifest, condition, wait_until
 from e2e import autoscalers, load
+from e2e.audit import Mutation, mutations
 from e2e.stack import MODEL, READY_TIMEOUT, Served, example, serve
 
 pytestmark = pytest.mark.long
 NAMESPACE, NAME = "e2e-autoscalers", "scaled"
 DECODE = f"{NAME}-decode"
+OPERATOR = f"{RELEASE}-disaggregated-inference-operator"
 # An autoscaler waits five minutes by default before it scales in.
 SOON = {"scaleDown": {"stabilizationWindowSeconds": 15}}
 BY_CPU: Manifest = {
@@ -42,6 +45,7 @@ BY_RUNNING: Manifest = {
     },
 }
 COOLDOWN = 60
+IDLE = 3 * COOLDOWN
 
 
 @pytest.fixture(scope="module")
@@ -167,11 +171,16 @@ def test_kubectl_autoscale_moves_decode_by_its_cpu(fresh: Served, full_counts: b
         record("cpu, by kubectl autoscale", figures)
 
 
-def test_keda_moves_decode_by_what_vllm_counts(fresh: Served, full_counts: bool) -> None:
+def test_keda_takes_over_and_moves_decode_by_what_vllm_counts(fresh: Served, full_counts: bool) -> None:
+    """From another autoscaler, beside which KEDA's webhook takes no ScaledObject."""
+    bounds = {"minReplicas": 1, "maxReplicas": 2}
+    fresh.edit(decode={"replicas": None, "scaling": {**bounds, "metrics": [BY_CPU]}})
+    wait_until(lambda: fresh.kubectl.get("hpa", DECODE, NAMESPACE), timeout=60, what="a plain autoscaler")
     horizontal = {"horizontalPodAutoscalerConfig": {"behavior": SOON}}
     keda = {"pollingInterval": 5, "triggers": [BY_RUNNING], "advanced": horizontal}
-    fresh.edit(decode={"replicas": None, "scaling": {"minReplicas": 1, "maxReplicas": 2, "keda": keda}})
+    fresh.edit(decode={"scaling": {**bounds, "metrics": None, "keda": keda}})
     wait_until(lambda: scaled_object_is_ready(fresh, "decode"), timeout=120, what="KEDA takes the ScaledObject")
+    assert fresh.kubectl.get("hpa", DECODE, NAMESPACE) is None
     figures = go_out_and_back(fresh, f"keda-hpa-{DECODE}")
     assert "external" in figures["autoscaler_read"][0]
     if full_counts:
@@ -193,17 +202,19 @@ def example_triggers() -> list[Manifest]:
     return triggers
 
 
-def test_both_roles_sleep_and_demand_wakes_them(fresh: Served, full_counts: bool) -> None:
+def test_both_roles_sleep_and_demand_wakes_them(cluster: Cluster, fresh: Served, full_counts: bool) -> None:
     """Field case C85: with both roles at zero the model is listed, a request gets 503, and that demand wakes them."""
-    idle = 3 * COOLDOWN if full_counts else 10
     keda = {"pollingInterval": 5, "cooldownPeriod": COOLDOWN, "triggers": example_triggers()}
     asleep = {"replicas": None, "scaling": {"minReplicas": 0, "maxReplicas": 1, "keda": keda}}
     with watched(fresh) as seen:
         fresh.edit(prefill=asleep, decode=asleep)
-        fresh.wait_for("Ready", "True", reason="Suspended", timeout=COOLDOWN + 240)
-        wait_until(lambda: both(fresh, (0, 0)), timeout=COOLDOWN + 120, what="both roles are at zero")
-        time.sleep(idle)
+        wait_until(lambda: both(fresh, (0, 0)), timeout=COOLDOWN + 240, what="both roles are at zero")
+        fresh.wait_for("Ready", "True", reason="Suspended", timeout=60)
+        time.sleep(IDLE / 2)
+        start = time.time()
+        time.sleep(IDLE / 2)
         assert both(fresh, (0, 0)), "nothing but demand wakes them"
+        assert written_since(cluster, start) == [], "KEDA looks again and again, and the operator has nothing to write"
         assert_asleep_and_well(fresh)
         unserved = unserved_requests(fresh)
         refusals = refused_until_answered(fresh)
@@ -216,8 +227,14 @@ def test_both_roles_sleep_and_demand_wakes_them(fresh: Served, full_counts: bool
     fresh.wait_for("Degraded", "False", timeout=60)
     fresh.wait_for("KVSharing", "True", timeout=120)
     if full_counts:
-        figures = {"idle_seconds": idle, "cooldown_seconds": COOLDOWN, "refused_with_503": len(refusals)}
+        figures = {"idle_seconds": IDLE, "cooldown_seconds": COOLDOWN, "refused_with_503": len(refusals)}
         record("keda prometheus, both roles to zero and back", figures | {"counts": [asdict(one) for one in seen]})
+
+
+def written_since(cluster: Cluster, start: float) -> list[Mutation]:
+    """What the operator wrote, its Lease left out."""
+    written = mutations(cluster, OPERATOR_NAMESPACE, OPERATOR, since=start)
+    return [entry for entry in written if entry.resource != "leases"]
 
 
 def both(served: Served, counts: tuple[int, int]) -> bool:
