@@ -219,16 +219,25 @@ def test_both_roles_sleep_and_demand_wakes_them(cluster: Cluster, fresh: Served,
         unserved = unserved_requests(fresh)
         refusals = refused_until_answered(fresh)
         assert unserved_requests(fresh) == unserved + len(refusals)
-        fresh.wait_for("Ready", "True", reason="Ready")
-        wait_until(lambda: both(fresh, (1, 1)), timeout=READY_TIMEOUT, what="both roles are back")
+        with load.running(fresh.url(), threads=1, sentences=5, pause=1, longest=READY_TIMEOUT) as light:
+            wait_until(lambda: both(fresh, (1, 1)), timeout=READY_TIMEOUT, what="both roles are back")
+            fresh.wait_for("Ready", "True", reason="Ready", timeout=60)
+            fresh.wait_for("Degraded", "False", timeout=60)
+            fresh.wait_for("KVSharing", "True", timeout=120)
+    assert light.failures() == []
     assert refusals, "the first request found nobody"
     assert {(answer.status, answer.json()["error"]["code"]) for answer in refusals} == {(503, "no_decode_engine")}
     assert all(int(answer.headers["Retry-After"]) > 0 for answer in refusals)
-    fresh.wait_for("Degraded", "False", timeout=60)
-    fresh.wait_for("KVSharing", "True", timeout=120)
     if full_counts:
-        figures = {"idle_seconds": IDLE, "cooldown_seconds": COOLDOWN, "refused_with_503": len(refusals)}
-        record("keda prometheus, both roles to zero and back", figures | {"counts": [asdict(one) for one in seen]})
+        figures = {
+            "idle_seconds": IDLE,
+            "cooldown_seconds": COOLDOWN,
+            "refused_with_503": len(refusals),
+            "requests": len(light.answers),
+            "failed_requests": len(light.failures()),
+            "counts": [asdict(counts) for counts in seen],
+        }
+        record("keda prometheus, both roles to zero and back", figures)
 
 
 def written_since(cluster: Cluster, start: float) -> list[Mutation]:
