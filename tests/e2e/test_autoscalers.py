@@ -27,7 +27,7 @@ NAMESPACE, NAME = "e2e-autoscalers", "scaled"
 DECODE = f"{NAME}-decode"
 OPERATOR = f"{RELEASE}-disaggregated-inference-operator"
 # An autoscaler waits five minutes by default before it scales in.
-SOON = {"scaleDown": {"stabilizationWindowSeconds": 15}}
+SOON = {"scaleDown": {"stabilizationWindowSeconds": 30}}
 BY_CPU: Manifest = {
     "type": "Resource",
     "resource": {"name": "cpu", "target": {"type": "Utilization", "averageUtilization": 40}},
@@ -44,6 +44,8 @@ BY_RUNNING: Manifest = {
         "targetValue": "1",
     },
 }
+# Most of a request's time is decode's.
+BUSY: dict[str, Any] = {"threads": 4, "sentences": 6, "max_tokens": 96, "ignore_eos": True, "longest": READY_TIMEOUT}
 COOLDOWN = 60
 IDLE = 3 * COOLDOWN
 
@@ -124,7 +126,7 @@ def record(name: str, figures: dict[str, Any]) -> None:
 def go_out_and_back(served: Served, autoscaler: str) -> dict[str, Any]:
     """Load brings a second decode pod, its end takes one away, and no request fails. Returns the figures of the run."""
     with watched(served) as seen:
-        with load.running(served.url(), threads=4, max_tokens=64, ignore_eos=True, longest=READY_TIMEOUT) as busy:
+        with load.running(served.url(), **BUSY) as busy:
             wait_until(lambda: counts_of(served, "decode")[0] == 2, timeout=300, what="a second decode pod is wished")
             metrics = current_metrics(served, autoscaler)
             wait_until(lambda: counts_of(served, "decode") == (2, 2), timeout=READY_TIMEOUT, what="it is ready")
