@@ -71,32 +71,38 @@ def fresh(served: Served) -> Served:
 
 
 @dataclass(frozen=True)
-class Counts:
-    """Replicas of both roles, wished and ready, and since when."""
+class Sight:
+    """Replicas of both roles, wished and ready, and what the resource says of its health."""
 
-    second: int
     prefill: tuple[int, int]
     decode: tuple[int, int]
+    degraded: str
 
 
-def counts_of(served: Served, role: str) -> tuple[int, int]:
-    """Replicas of a role's Deployment: wished and ready."""
-    live = served.kubectl.get("deployment", f"{NAME}-{role}", NAMESPACE)
-    assert live is not None
-    return live["spec"]["replicas"], live.get("status", {}).get("readyReplicas", 0)
+def look(served: Served) -> Sight:
+    """How it is now."""
+    names = (f"deployment/{NAME}-prefill", f"deployment/{NAME}-decode", f"dinf/{NAME}")
+    prefill, decode, resource = json.loads(served.kubectl.run("get", *names, "-n", NAMESPACE, "-o", "json"))["items"]
+    degraded = condition(resource, "Degraded")
+    return Sight(counts_of(prefill), counts_of(decode), f"{degraded.get('status')} {degraded.get('reason')}")
+
+
+def counts_of(deployment: Manifest) -> tuple[int, int]:
+    """Replicas of a Deployment: wished and ready."""
+    return deployment["spec"]["replicas"], deployment.get("status", {}).get("readyReplicas", 0)
 
 
 @contextmanager
-def watched(served: Served) -> Iterator[list[Counts]]:
-    """The counts whenever they changed while the block runs."""
-    seen: list[Counts] = []
+def watched(served: Served) -> Iterator[list[tuple[int, Sight]]]:
+    """How it was whenever that changed while the block runs, each with the second since its begin."""
+    seen: list[tuple[int, Sight]] = []
     stop, begun = threading.Event(), time.monotonic()
 
     def watch() -> None:
         while not stop.wait(2):
-            now = Counts(round(time.monotonic() - begun), counts_of(served, "prefill"), counts_of(served, "decode"))
-            if not seen or (now.prefill, now.decode) != (seen[-1].prefill, seen[-1].decode):
-                seen.append(now)
+            now = look(served)
+            if not seen or now != seen[-1][1]:
+                seen.append((round(time.monotonic() - begun), now))
 
     watcher = threading.Thread(target=watch)
     watcher.start()
@@ -123,16 +129,21 @@ def record(name: str, figures: dict[str, Any]) -> None:
     path.write_text(json.dumps(results, indent=2, sort_keys=True) + "\n")
 
 
+def tell(seen: list[tuple[int, Sight]]) -> list[dict[str, Any]]:
+    """What was seen, for the figures."""
+    return [{"second": second, **asdict(sight)} for second, sight in seen]
+
+
 def go_out_and_back(served: Served, autoscaler: str) -> dict[str, Any]:
     """Load brings a second decode pod, its end takes one away, and no request fails. Returns the figures of the run."""
     with watched(served) as seen:
         with load.running(served.url(), **BUSY) as busy:
-            wait_until(lambda: counts_of(served, "decode")[0] == 2, timeout=300, what="a second decode pod is wished")
+            wait_until(lambda: look(served).decode[0] == 2, timeout=300, what="a second decode pod is wished")
             metrics = current_metrics(served, autoscaler)
-            wait_until(lambda: counts_of(served, "decode") == (2, 2), timeout=READY_TIMEOUT, what="it is ready")
+            wait_until(lambda: look(served).decode == (2, 2), timeout=READY_TIMEOUT, what="it is ready")
             served.wait_for("Ready", "True", reason="Ready", timeout=60)
         with load.running(served.url(), threads=1, sentences=1, max_tokens=2, pause=5) as light:
-            wait_until(lambda: counts_of(served, "decode") == (1, 1), timeout=300, what="one decode pod is left")
+            wait_until(lambda: look(served).decode == (1, 1), timeout=300, what="one decode pod is left")
             wait_until(lambda: len(served.pods("decode")) == 1, timeout=60, what="the other is on its way out")
             time.sleep(10)
     served.wait_for("Ready", "True", reason="Ready", timeout=60)
@@ -140,10 +151,10 @@ def go_out_and_back(served: Served, autoscaler: str) -> dict[str, Any]:
     assert busy.failures() + light.failures() == []
     assert busy.answers
     assert light.answers
-    assert {counts.prefill[0] for counts in seen} == {1}, "the other role is left alone"
+    assert {sight.prefill[0] for _, sight in seen} == {1}, "the other role is left alone"
     return {
         "autoscaler_read": metrics,
-        "counts": [asdict(counts) for counts in seen],
+        "seen": tell(seen),
         "requests": len(busy.answers) + len(light.answers),
         "failed_requests": len(busy.failures() + light.failures()),
     }
@@ -237,7 +248,7 @@ def test_both_roles_sleep_and_demand_wakes_them(cluster: Cluster, fresh: Served,
             "refused_with_503": len(refusals),
             "requests": len(light.answers),
             "failed_requests": len(light.failures()),
-            "counts": [asdict(counts) for counts in seen],
+            "seen": tell(seen),
         }
         record("keda prometheus, both roles to zero and back", figures)
 
@@ -250,7 +261,8 @@ def written_since(cluster: Cluster, start: float) -> list[Mutation]:
 
 def both(served: Served, counts: tuple[int, int]) -> bool:
     """Whether both roles have these counts, wished and ready."""
-    return counts_of(served, "prefill") == counts_of(served, "decode") == counts
+    now = look(served)
+    return now.prefill == now.decode == counts
 
 
 def assert_asleep_and_well(served: Served) -> None:
