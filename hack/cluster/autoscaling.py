@@ -2,6 +2,7 @@
 
 import os
 import subprocess
+from collections.abc import Iterable
 from pathlib import Path
 
 from cluster import binaries, gotool, paths, pause, registry
@@ -10,9 +11,9 @@ from cluster.errors import ClusterError
 MODULE = "autoscaling"
 
 
-def ensure_images() -> dict[str, str]:
-    """Build the programs and push each in an image, where that is not done yet. References by name of the program."""
-    names = binaries.GROUPS[MODULE]
+def ensure_images(programs: Iterable[str]) -> dict[str, str]:
+    """Build programs and push each in an image, where that is not done yet. References by name of the program."""
+    names = list(programs)
     binaries.build(names)
     references = {name: f"{registry.ADDRESS}/disagg-tests/{name}:{binaries.stamp_of(name)[:16]}" for name in names}
     for name, reference in references.items():

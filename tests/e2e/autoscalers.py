@@ -5,8 +5,9 @@ node.
 """
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import yaml
@@ -14,61 +15,56 @@ from cluster import autoscaling
 from demo.kubectl import Kubectl, Manifest
 
 _CHANGES = Path(__file__).parent / "addons"
-# Where the manifests are, by the name under which addons/ finds them. Prometheus' module has none.
-_SOURCES = {"keda": "github.com/kedacore/keda/v2", "metrics-server": "sigs.k8s.io/metrics-server"}
-_PROGRAMS = {"keda-operator": "keda", "keda-metrics-apiserver": "keda-adapter"}
-"""Programs of containers that have another name than these."""
-_READY_TIMEOUT = "300s"
+
+
+@dataclass(frozen=True)
+class Addon:
+    """One of them: the folder in addons/, the program of each container, and the Go module that has the manifests."""
+
+    name: str
+    programs: Mapping[str, str]
+    module: str = ""
+
+
+METRICS_SERVER = Addon("metrics-server", {"metrics-server": "metrics-server"}, "sigs.k8s.io/metrics-server")
+KEDA = Addon(
+    "keda",
+    {
+        "keda-operator": "keda",
+        "keda-metrics-apiserver": "keda-adapter",
+        "keda-admission-webhooks": "keda-admission-webhooks",
+    },
+    "github.com/kedacore/keda/v2",
+)
+PROMETHEUS = Addon("prometheus", {"prometheus": "prometheus"})
 
 
 @contextmanager
-def installed(kubectl: Kubectl, scratch: Path) -> Iterator[None]:
-    """Install all three while the block runs, without waiting for them."""
-    images = autoscaling.ensure_images()
-    manifests = in_order(render_all(kubectl, images, scratch))
+def installed(kubectl: Kubectl, addon: Addon, scratch: Path) -> Iterator[None]:
+    """Install it and wait until it serves; remove it when the block ends."""
+    images = autoscaling.ensure_images(addon.programs.values())
+    manifests = in_order(render(kubectl, addon, images, scratch))
     kubectl.apply(*manifests)
     try:
+        for manifest in manifests:
+            if manifest["kind"] in ("Deployment", "APIService"):
+                wait_available(kubectl, manifest)
         yield
     finally:
-        # KEDA itself has to let them go.
-        kubectl.run("delete", "scaledobjects", "--all", "--all-namespaces", timeout=300)
         for manifest in reversed(manifests):
-            delete(kubectl, manifest)
+            kubectl.run("delete", *address(manifest), "--ignore-not-found", timeout=300)
 
 
-def wait_installed(kubectl: Kubectl) -> None:
-    """Wait until all three run and the API server passes requests on to those that serve metrics."""
-    for namespace, names in {
-        "kube-system": ["metrics-server"],
-        "keda": [*_PROGRAMS, "keda-admission"],
-        "monitoring": ["prometheus"],
-    }.items():
-        deployments = [f"deployment/{name}" for name in names]
-        kubectl.run(
-            "wait",
-            "-n",
-            namespace,
-            "--for=condition=Available",
-            *deployments,
-            f"--timeout={_READY_TIMEOUT}",
-            timeout=600,
-        )
-    services = ["apiservice/v1beta1.metrics.k8s.io", "apiservice/v1beta1.external.metrics.k8s.io"]
-    kubectl.run("wait", "--for=condition=Available", *services, f"--timeout={_READY_TIMEOUT}", timeout=600)
-
-
-def render_all(kubectl: Kubectl, images: dict[str, str], scratch: Path) -> list[Manifest]:
+def render(kubectl: Kubectl, addon: Addon, images: Mapping[str, str], scratch: Path) -> list[Manifest]:
     """Everything to apply, with the images that were built here."""
-    shutil.copytree(_CHANGES, scratch, dirs_exist_ok=True)
-    (scratch / "upstream").mkdir()
-    for name, module in _SOURCES.items():
-        (scratch / "upstream" / name).symlink_to(autoscaling.source_of(module))
-    texts = [kubectl.run("kustomize", str(scratch / folder.name)) for folder in sorted(_CHANGES.iterdir())]
-    manifests = [manifest for text in texts for manifest in yaml.safe_load_all(text)]
+    shutil.copytree(_CHANGES / addon.name, scratch / addon.name)
+    if addon.module:
+        (scratch / "upstream").symlink_to(autoscaling.source_of(addon.module))
+    manifests: list[Manifest] = list(yaml.safe_load_all(kubectl.run("kustomize", str(scratch / addon.name))))
     for manifest in manifests:
         if manifest["kind"] == "Deployment":
             for container in manifest["spec"]["template"]["spec"]["containers"]:
-                container["image"] = images[_PROGRAMS.get(container["name"], container["name"])]
+                container["image"] = images[addon.programs[container["name"]]]
     return manifests
 
 
@@ -78,8 +74,13 @@ def in_order(manifests: list[Manifest]) -> list[Manifest]:
     return sorted(manifests, key=lambda manifest: ranks.get(manifest["kind"], 1))
 
 
-def delete(kubectl: Kubectl, manifest: Manifest) -> None:
-    """Delete one object, if it is there still."""
+def wait_available(kubectl: Kubectl, manifest: Manifest) -> None:
+    """Wait for a Deployment's pods, or until the API server reaches an APIService."""
+    kubectl.run("wait", *address(manifest), "--for=condition=Available", "--timeout=300s", timeout=330)
+
+
+def address(manifest: Manifest) -> list[str]:
+    """Arguments by which kubectl finds an object."""
     metadata = manifest["metadata"]
     place = ["-n", metadata["namespace"]] if "namespace" in metadata else []
-    kubectl.run("delete", manifest["kind"].lower(), metadata["name"], *place, "--ignore-not-found", timeout=300)
+    return [manifest["kind"].lower(), metadata["name"], *place]

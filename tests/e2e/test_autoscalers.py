@@ -51,23 +51,50 @@ IDLE = 3 * COOLDOWN
 
 
 @pytest.fixture(scope="module")
-def served(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+def served(cluster: Cluster) -> Iterator[Served]:
     resource = example(NAME)
     # What the utilization is a part of: an idle engine is far below the target, a busy one far above.
     resource["spec"]["decode"]["resources"]["requests"]["cpu"] = "400m"
-    scratch = tmp_path_factory.mktemp("autoscalers")
-    with autoscalers.installed(cluster.kubectl, scratch), serve(cluster, NAMESPACE, resource) as up:
-        autoscalers.wait_installed(cluster.kubectl)
+    with serve(cluster, NAMESPACE, resource) as up:
         yield up
+
+
+@pytest.fixture(scope="module", name="metrics_server")
+def serve_cpu_use(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    with autoscalers.installed(cluster.kubectl, autoscalers.METRICS_SERVER, tmp_path_factory.mktemp("metrics-server")):
+        yield
+
+
+@pytest.fixture(scope="module", name="prometheus")
+def read_routers(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    with autoscalers.installed(cluster.kubectl, autoscalers.PROMETHEUS, tmp_path_factory.mktemp("prometheus")):
+        yield
+
+
+@pytest.fixture(scope="module", name="keda")
+def run_keda(served: Served, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    with autoscalers.installed(served.kubectl, autoscalers.KEDA, tmp_path_factory.mktemp("keda")):
+        yield
+        write_counts(served)
+        # Nobody else lets them go.
+        wait_until(lambda: not scaled_objects(served), timeout=120, what="KEDA's objects are gone")
 
 
 @pytest.fixture
 def fresh(served: Served) -> Served:
     """One pod of each role, its count written into the resource."""
-    written = {"replicas": 1, "scaling": None}
-    served.edit(prefill=written, decode=written)
+    write_counts(served)
     served.wait_for("Ready", "True", reason="Ready")
     return served
+
+
+def write_counts(served: Served) -> None:
+    written = {"replicas": 1, "scaling": None}
+    served.edit(prefill=written, decode=written)
+
+
+def scaled_objects(served: Served) -> list[Manifest]:
+    return served.kubectl.items("scaledobjects", NAMESPACE)
 
 
 @dataclass(frozen=True)
@@ -160,6 +187,7 @@ def go_out_and_back(served: Served, autoscaler: str) -> dict[str, Any]:
     }
 
 
+@pytest.mark.usefixtures("metrics_server")
 def test_a_plain_autoscaler_moves_decode_by_its_cpu(fresh: Served, full_counts: bool) -> None:
     scaling = {"minReplicas": 1, "maxReplicas": 2, "metrics": [BY_CPU], "behavior": SOON}
     fresh.edit(decode={"replicas": None, "scaling": scaling})
@@ -170,6 +198,7 @@ def test_a_plain_autoscaler_moves_decode_by_its_cpu(fresh: Served, full_counts: 
         record("cpu, by spec.decode.scaling.metrics", figures)
 
 
+@pytest.mark.usefixtures("metrics_server")
 def test_kubectl_autoscale_moves_decode_by_its_cpu(fresh: Served, full_counts: bool) -> None:
     fresh.edit(decode={"replicas": None, "scaling": {}})
     wait_until(lambda: fresh.kubectl.get("dinfs", DECODE, NAMESPACE), timeout=60, what="the scaler")
@@ -184,6 +213,7 @@ def test_kubectl_autoscale_moves_decode_by_its_cpu(fresh: Served, full_counts: b
         record("cpu, by kubectl autoscale", figures)
 
 
+@pytest.mark.usefixtures("keda")
 def test_keda_takes_over_and_moves_decode_by_what_vllm_counts(fresh: Served, full_counts: bool) -> None:
     """From another autoscaler, beside which KEDA's webhook takes no ScaledObject."""
     bounds = {"minReplicas": 1, "maxReplicas": 2}
@@ -215,6 +245,7 @@ def example_triggers() -> list[Manifest]:
     return triggers
 
 
+@pytest.mark.usefixtures("keda", "prometheus")
 def test_both_roles_sleep_and_demand_wakes_them(cluster: Cluster, fresh: Served, full_counts: bool) -> None:
     """Field case C85: with both roles at zero the model is listed, a request gets 503, and that demand wakes them."""
     keda = {"pollingInterval": 5, "cooldownPeriod": COOLDOWN, "triggers": example_triggers()}
