@@ -147,12 +147,12 @@ def current_metrics(served: Served, autoscaler: str) -> list[Manifest]:
     return [metric for metric in metrics if metric.get("type")]
 
 
-def record(name: str, figures: dict[str, Any]) -> None:
-    """Keep the figures of a full run."""
+def record(name: str, programs: tuple[str, ...], figures: dict[str, Any]) -> None:
+    """Keep the figures of a full run, with the versions of what took part."""
     path = ROOT / "benchmarks" / "results" / "e2e-autoscalers.json"
     results = json.loads(path.read_text()) if path.exists() else {}
-    results["versions"] = {name: binaries.pinned_version(name) for name in ("keda", "metrics-server", "prometheus")}
-    results[name] = figures
+    versions = {program: binaries.pinned_version(program) for program in programs}
+    results[name] = {**figures, "versions": versions}
     path.write_text(json.dumps(results, indent=2, sort_keys=True) + "\n")
 
 
@@ -195,7 +195,7 @@ def test_a_plain_autoscaler_moves_decode_by_its_cpu(fresh: Served, full_counts: 
     figures = go_out_and_back(fresh, DECODE)
     assert figures["autoscaler_read"][0]["resource"]["current"]["averageUtilization"] > 40
     if full_counts:
-        record("cpu, by spec.decode.scaling.metrics", figures)
+        record("cpu, by spec.decode.scaling.metrics", ("metrics-server",), figures)
 
 
 @pytest.mark.usefixtures("metrics_server")
@@ -210,7 +210,7 @@ def test_kubectl_autoscale_moves_decode_by_its_cpu(fresh: Served, full_counts: b
     finally:
         fresh.kubectl.run("delete", "hpa", DECODE, "-n", NAMESPACE)
     if full_counts:
-        record("cpu, by kubectl autoscale", figures)
+        record("cpu, by kubectl autoscale", ("metrics-server",), figures)
 
 
 @pytest.mark.usefixtures("keda")
@@ -227,7 +227,7 @@ def test_keda_takes_over_and_moves_decode_by_what_vllm_counts(fresh: Served, ful
     figures = go_out_and_back(fresh, f"keda-hpa-{DECODE}")
     assert "external" in figures["autoscaler_read"][0]
     if full_counts:
-        record(f"keda metrics-api, {RUNNING}", figures)
+        record(f"keda metrics-api, {RUNNING}", ("keda",), figures)
 
 
 def scaled_object_is_ready(served: Served, role: str) -> bool:
@@ -281,7 +281,7 @@ def test_both_roles_sleep_and_demand_wakes_them(cluster: Cluster, fresh: Served,
             "failed_requests": len(light.failures()),
             "seen": tell(seen),
         }
-        record("keda prometheus, both roles to zero and back", figures)
+        record("keda prometheus, both roles to zero and back", ("keda", "prometheus"), figures)
 
 
 def written_since(cluster: Cluster, start: float) -> list[Mutation]:
