@@ -54,6 +54,10 @@ bench-connector: setup ## Time the connector beside others', arms interleaved; r
 	PYTHONPATH=tests $(PY) benchmarks/v0.py $(ARGS)
 	PYTHONPATH=tests $(PY) benchmarks/handoff.py $(ARGS)
 
+.PHONY: bench-operator
+bench-operator: setup binaries ## Time the operator beside bare server-side applies on a real API server; figures go to benchmarks/results
+	PYTHONPATH=tests:hack $(PY) benchmarks/operator_figures.py $(ARGS)
+
 .PHONY: gpu-check
 gpu-check: setup ## Prove and time the connector's copies to and from a GPU (torch alone, 5 minutes); says so where there is none
 	@PYTHONPATH=tests $(PY) benchmarks/gpu_check.py

@@ -44,7 +44,7 @@ class ApiServer:
 
     @property
     def audit_log(self) -> Path:
-        """One JSON event a line for every mutating request."""
+        """One JSON event a line for every mutating request; for every read too, where that was asked for."""
         return self.plane.audit_log
 
     def kubeconfig_for(self, user: str, groups: Sequence[str] = ()) -> Path:
@@ -75,7 +75,7 @@ class ApiServer:
 
 
 @contextmanager
-def start(directory: Path, *, controllers: Sequence[str] = ()) -> Iterator[ApiServer]:
+def start(directory: Path, *, controllers: Sequence[str] = (), audits_reads: bool = False) -> Iterator[ApiServer]:
     """An API server with an empty etcd, its files below `directory`. Named controllers run beside it."""
     plane = Plane(
         directory,
@@ -86,7 +86,7 @@ def start(directory: Path, *, controllers: Sequence[str] = ()) -> Iterator[ApiSe
         audit_log=directory / "audit.log",
         has_nodes=False,
     )
-    authority = control_plane.write_files(plane)
+    authority = control_plane.write_files(plane, audits_reads=audits_reads)
     processes = Processes(directory / "processes")
     try:
         control_plane.start_api(plane, processes)

@@ -63,7 +63,7 @@ _USERS: dict[str, tuple[str, tuple[str, ...]]] = {
 _FRONT_PROXY = "disagg-front-proxy"
 
 
-def write_files(plane: Plane, node: str = "") -> Authority:
+def write_files(plane: Plane, node: str = "", *, audits_reads: bool = False) -> Authority:
     """Certificates, kubeconfigs and the audit policy, made anew."""
     authority = certificates.new_authority()
     authority.pair.write(plane.pki, "ca")
@@ -84,7 +84,8 @@ def write_files(plane: Plane, node: str = "") -> Authority:
         path = plane.kubeconfig(file)
         path.touch(mode=0o600)
         path.write_text(text)
-    (plane.directory / "audit-policy.yaml").write_text(yaml.safe_dump(_AUDIT_POLICY))
+    policy = {**_AUDIT_POLICY, "rules": [{"level": "Metadata"}]} if audits_reads else _AUDIT_POLICY
+    (plane.directory / "audit-policy.yaml").write_text(yaml.safe_dump(policy))
     return authority
 
 
