@@ -29,6 +29,38 @@ class Listener(Protocol):
         """A child or a pod of a resource came, changed or went."""
 
 
+class _NothingTold(kopf.DiffBaseStorage):
+    """Compares nothing. kopf would copy every object of every event thrice for handlers that are not used here."""
+
+    def build(self, **_: Any) -> kopf.BodyEssence:
+        return kopf.BodyEssence({})
+
+    def fetch(self, **_: Any) -> None:
+        return None
+
+    def store(self, **_: Any) -> None:
+        return None
+
+
+class _NothingDone(kopf.ProgressStorage):
+    """Remembers nothing of handlers, for the same reason."""
+
+    def fetch(self, **_: Any) -> None:
+        return None
+
+    def store(self, **_: Any) -> None:
+        return None
+
+    def purge(self, **_: Any) -> None:
+        return None
+
+    def touch(self, **_: Any) -> None:
+        return None
+
+    def clear(self, *, essence: kopf.BodyEssence) -> kopf.BodyEssence:
+        return essence
+
+
 def build_registry(listener: Listener, kinds: list[Kind]) -> kopf.OperatorRegistry:
     """Handlers that turn every event into a key."""
     registry = kopf.OperatorRegistry()
@@ -76,6 +108,8 @@ def build_settings(kinds: list[Kind], *, is_clusterwide: bool) -> kopf.OperatorS
     settings.networking.connect_timeout = 10
     settings.networking.request_timeout = 60
     settings.queueing.worker_limit = None
+    settings.persistence.diffbase_storage = _NothingTold()
+    settings.persistence.progress_storage = _NothingDone()
     # Without cluster-wide rights kopf would ask for CRDs and namespaces for ever.
     settings.scanning.disabled = not is_clusterwide
     for kind in kinds:
