@@ -23,7 +23,7 @@ from disagg_operator.kube.client import KubeClient
 from disagg_operator.kube.errors import ApiError
 from disagg_operator.kube.events import post_event
 from disagg_operator.kube.kinds import CONTROLLER_REVISION, RESOURCE, SCALER
-from disagg_operator.kube.reading import observe, read_autoscalers, read_children, read_pods, read_unlabelled
+from disagg_operator.kube.reading import observe, read_children, read_pods, read_unlabelled
 from disagg_operator.kube.writing import Refusal, write_changes
 from disagg_operator.metrics import Metrics
 from disagg_operator.plan.additions import find_additions, tell_additions
@@ -129,11 +129,9 @@ class Reconciler:
                 self.metrics.forget(key.namespace, key.name)
                 return None
             there, pods = await asyncio.gather(
-                read_children(self.client, self.facts(), key.namespace, key.name),
+                read_children(self.client, self.facts(), body),
                 read_pods(self.client, key.namespace, key.name),
             )
-            # First, so that they go before the scalers that they move.
-            there = [*await read_autoscalers(self.client, self.facts(), body, there), *there]
             return await self._bring_about(Sight(body, there, pods))
         except ApiError as error:
             if error.is_conflict:

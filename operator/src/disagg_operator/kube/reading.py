@@ -65,27 +65,27 @@ def list_autoscalers(facts: ClusterFacts) -> list[Kind]:
     return [AUTOSCALER, SCALED_OBJECT] if facts.has_scaled_object else [AUTOSCALER]
 
 
-async def read_children(client: KubeClient, facts: ClusterFacts, namespace: str, name: str) -> list[Manifest]:
-    """Every object that carries this resource's labels, whoever owns it. Autoscalers are read apart."""
-    return await _list_labelled(client, list_kinds(facts), namespace, name)
+async def read_children(client: KubeClient, facts: ClusterFacts, body: Manifest) -> list[Manifest]:
+    """Every object that carries this resource's labels, whoever owns it.
 
-
-async def _list_labelled(client: KubeClient, kinds: Iterable[Kind], namespace: str, name: str) -> list[Manifest]:
-    selector = f"{LABEL_NAME}={name},{LABEL_MANAGED_BY}={MANAGED_BY}"
-    lists = await asyncio.gather(*(client.list(kind, namespace, selector) for kind in kinds))
-    return [item for items in lists for item in items]
-
-
-async def read_autoscalers(
-    client: KubeClient, facts: ClusterFacts, body: Manifest, there: Iterable[Manifest]
-) -> list[Manifest]:
-    """The autoscalers with the labels of a resource that has scalers, or may have had them: its spec is new."""
-    spec, metadata = body["spec"], body["metadata"]
-    is_scaled = any("scaling" in spec.get(role, {}) for role in ENGINE_ROLES)
+    Autoscalers are asked for where the resource has scalers, or may have had them: its spec is new. They come first, so
+    that they go before the scalers that they move.
+    """
+    kinds, autoscalers, metadata = list_kinds(facts), list_autoscalers(facts), body["metadata"]
     is_new = body.get("status", {}).get("observedGeneration") != metadata["generation"]
-    if not is_scaled and not is_new and not any(child["kind"] == SCALER.kind for child in there):
-        return []
-    return await _list_labelled(client, list_autoscalers(facts), metadata["namespace"], metadata["name"])
+    if is_new or any("scaling" in body["spec"].get(role, {}) for role in ENGINE_ROLES):
+        # Side by side: the API server may take 0.1 s to be sure that a list is up to date.
+        return await _list_labelled(client, [*autoscalers, *kinds], metadata)
+    there = await _list_labelled(client, kinds, metadata)
+    if any(child["kind"] == SCALER.kind for child in there):
+        return [*await _list_labelled(client, autoscalers, metadata), *there]
+    return there
+
+
+async def _list_labelled(client: KubeClient, kinds: Iterable[Kind], metadata: Manifest) -> list[Manifest]:
+    selector = f"{LABEL_NAME}={metadata['name']},{LABEL_MANAGED_BY}={MANAGED_BY}"
+    lists = await asyncio.gather(*(client.list(kind, metadata["namespace"], selector) for kind in kinds))
+    return [item for items in lists for item in items]
 
 
 async def read_pods(client: KubeClient, namespace: str, name: str) -> list[Manifest]:
