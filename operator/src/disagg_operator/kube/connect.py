@@ -1,6 +1,8 @@
 """Finds the API server: inside a pod by its ServiceAccount, else by kubeconfig."""
 
 import os
+from urllib.parse import urlsplit
+from urllib.request import getproxies, proxy_bypass
 
 from kubernetes.aio import config
 from kubernetes.aio.client import ApiClient, Configuration
@@ -16,4 +18,13 @@ async def connect(on_call: Observer, kubeconfig: str | None = None) -> KubeClien
     else:
         await config.load_kube_config(kubeconfig, client_configuration=configuration)
     configuration.connection_pool_maxsize = 32
+    configuration.proxy = configuration.proxy or find_proxy(configuration.host)
+    # Read above, once: with trust_env each call would read it anew in two threads, for half of all that a call costs.
+    configuration.client_session_kwargs = {"trust_env": False}
     return KubeClient(ApiClient(configuration), on_call)
+
+
+def find_proxy(url: str) -> str | None:
+    """The proxy that the environment names for a URL, None where it is to be reached without one."""
+    parts = urlsplit(url)
+    return None if proxy_bypass(parts.netloc) else getproxies().get(parts.scheme)
