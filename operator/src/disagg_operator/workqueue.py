@@ -35,8 +35,8 @@ def _ignore_wait(seconds: float) -> None:
 class WorkQueue(Generic[K]):
     """Keys waiting, at work, and due later.
 
-    `work` returns the seconds after which to come back, or None. What it raises is logged, and the key is tried again
-    with a growing delay; TryAgainError is an expected trouble, anything else a fault of this program.
+    `work` returns the seconds after which to come back at the earliest, or None. What it raises is logged, and the key is
+    tried again with a growing delay; TryAgainError is an expected trouble, anything else a fault of this program.
     `on_wait` is told how many seconds a key waited for a worker.
     """
 
@@ -119,7 +119,8 @@ class WorkQueue(Generic[K]):
         else:
             self._failures.pop(key, None)
             if again is not None:
-                self._later(key, again)
+                # What came up together does not stay together: hundreds at once would keep others waiting each minute.
+                self._later(key, spread_out(again, self.spread()))
 
     def _retry(self, key: K, at_least: float = 0.0) -> float:
         failures = self._failures[key] = self._failures.get(key, 0) + 1
@@ -136,4 +137,9 @@ class WorkQueue(Generic[K]):
 def retry_delay(failures: int, spread: float) -> float:
     """Seconds before try number `failures` + 1: doubled each time, up to a minute, spread by up to a quarter."""
     base = min(_LAST_DELAY, _FIRST_DELAY * 2.0 ** min(failures - 1, 10))
-    return float(base * (1 + spread / 4))
+    return spread_out(base, spread)
+
+
+def spread_out(delay: float, spread: float) -> float:
+    """A delay made longer by up to a quarter."""
+    return float(delay * (1 + spread / 4))

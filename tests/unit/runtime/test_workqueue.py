@@ -148,6 +148,23 @@ async def test_a_key_comes_back_when_it_asked_to() -> None:
     await bench.stop()
 
 
+async def test_keys_that_came_up_together_come_back_apart() -> None:
+    loop, spreads = asyncio.get_running_loop(), iter([0.0, 0.5, 1.0])
+
+    async def work(key: str) -> float | None:
+        return 1000.0
+
+    queue: WorkQueue[str] = WorkQueue(work, spread=lambda: next(spreads))
+    for key in ("a", "b", "c"):
+        queue.add(key)
+    task = asyncio.create_task(queue.run(1))
+    await until(lambda: len(queue._timers) == 3)
+    dates = [timer.when() - loop.time() for timer in queue._timers.values()]
+    assert [round(date, -1) for date in dates] == [1000, 1120, 1250]
+    task.cancel()
+    await asyncio.wait([task])
+
+
 async def test_an_event_replaces_a_later_date() -> None:
     async def work(key: str) -> float | None:
         return 3600.0
