@@ -107,6 +107,9 @@ def build_settings(kinds: list[Kind], *, is_clusterwide: bool) -> kopf.OperatorS
     settings.watching.inactivity_timeout = 70
     settings.networking.connect_timeout = 10
     settings.networking.request_timeout = 60
+    # kopf holds what it has listed, and each object for as long as its worker is idle: thousands, when it starts.
+    settings.watching.chunk_size = 100
+    settings.queueing.idle_timeout = 0.1
     settings.queueing.worker_limit = None
     settings.persistence.diffbase_storage = _NothingTold()
     settings.persistence.progress_storage = _NothingDone()

@@ -12,6 +12,7 @@ started again.
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable
+from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -69,7 +70,8 @@ async def find_readable(client: KubeClient, namespaces: Iterable[str]) -> tuple[
     readable = []
     for namespace in namespaces:
         try:
-            await client.list(RESOURCE, namespace)
+            async with aclosing(client.walk(RESOURCE, namespace)) as resources:
+                await anext(resources, None)
         except ApiError as error:
             if not error.is_forbidden:
                 raise
@@ -135,17 +137,15 @@ class Sweep:
         listed, unreadable = {}, set()
         for namespace in self.namespaces or ("",):
             try:
-                items = await self.client.list(RESOURCE, namespace)
+                async for item in self.client.walk(RESOURCE, namespace):
+                    metadata = item["metadata"]
+                    listed[Key(metadata["namespace"], metadata["name"])] = metadata["resourceVersion"]
             except ApiError as error:
                 if not namespace or not error.is_forbidden:
                     raise
                 unreadable.add(namespace)
                 if namespace not in self.unreadable:
                     _tell_unreadable(namespace, error)
-                continue
-            for item in items:
-                metadata = item["metadata"]
-                listed[Key(metadata["namespace"], metadata["name"])] = metadata["resourceVersion"]
         self.unreadable = frozenset(unreadable)
         return listed
 

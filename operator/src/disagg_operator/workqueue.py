@@ -35,8 +35,8 @@ def _ignore_wait(seconds: float) -> None:
 class WorkQueue(Generic[K]):
     """Keys waiting, at work, and due later.
 
-    `work` returns the seconds after which to come back at the earliest, or None. What it raises is logged, and the key is
-    tried again with a growing delay; TryAgainError is an expected trouble, anything else a fault of this program.
+    `work` returns the seconds after which to come back at the earliest, or None. What it raises is logged, and the key
+    is tried again with a growing delay; TryAgainError is an expected trouble, anything else a fault of this program.
     `on_wait` is told how many seconds a key waited for a worker.
     """
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -74,14 +75,12 @@ class Client:
         self.forbidden = forbidden or set()
         self.asked: list[str] = []
 
-    async def list(self, kind: Kind, namespace: str, selector: str = "") -> list[dict[str, Any]]:
+    async def walk(self, kind: Kind, namespace: str) -> AsyncIterator[dict[str, Any]]:
         self.asked.append(namespace)
         if namespace in self.forbidden:
             raise ApiError(403, "Forbidden", f"cannot list in {namespace}")
-        return [
-            {"metadata": {"namespace": "n", "name": name, "resourceVersion": version}}
-            for name, version in self.versions.items()
-        ]
+        for name, version in self.versions.items():
+            yield {"metadata": {"namespace": "n", "name": name, "resourceVersion": version}}
 
 
 def sweep(client: Client, watch: Watched, facts: ClusterFacts, namespaces: tuple[str, ...] = ()) -> Sweep:

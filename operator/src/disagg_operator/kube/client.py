@@ -6,7 +6,7 @@ dictionaries, so that no field is lost that this code does not know.
 
 import asyncio
 import json
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from types import TracebackType
 from typing import Any, Final, Self
 
@@ -18,6 +18,7 @@ from disagg_operator.kube.errors import ApiError
 from disagg_operator.kube.kinds import Kind, Manifest, kind_of
 
 _TIMEOUT_SECONDS: Final = 15.0
+_PAGE: Final = 100
 _APPLY: Final = "application/apply-patch+yaml"
 _MERGE: Final = "application/merge-patch+json"
 _JSON: Final = "application/json"
@@ -80,6 +81,26 @@ class KubeClient:
                 return []
             raise
         return [{"apiVersion": kind.api_version, "kind": kind.kind, **item} for item in answer["items"]]
+
+    async def walk(self, kind: Kind, namespace: str) -> AsyncIterator[Manifest]:
+        """All objects of a kind, without apiVersion and kind, with no more than a page of them in memory.
+
+        An empty namespace means all of them. None where the kind is unknown.
+        """
+        rest = ""
+        while True:
+            query = [("limit", str(_PAGE)), *([("continue", rest)] if rest else [])]
+            try:
+                answer = await self._call("GET", kind.path(namespace), query)
+            except ApiError as error:
+                if error.status == 404:
+                    return
+                raise
+            for item in answer["items"]:
+                yield item
+            rest = answer["metadata"].get("continue", "")
+            if not rest:
+                return
 
     async def is_served(self, kind: Kind) -> bool:
         """Whether the API server knows a kind."""
