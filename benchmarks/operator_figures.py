@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from api.operator_runs.site import Operator, Site
-from api.operator_runs.test_quiet import count
+from api.operator_runs.test_quiet import count, is_up
 from disagg_operator.build.inputs import Manifest
 from figures import RESULTS, describe_run, spread
 from operator_site import (
@@ -38,6 +38,7 @@ from operator_site import (
     world,
     write_bare,
 )
+from router.programs import eventually
 
 SIZES: Final = (1, 50, 200)
 MANY: Final = 500
@@ -136,7 +137,20 @@ def look_at_settled(made: World, edits: int, quiet_seconds: float) -> dict[str, 
         told["edit"] = time_edits(made, site, bare, edits)
         settle(made, site, MANY)
         told["memory_mib"][str(MANY)] = memory_of(operator)
+    with site.operator() as second:
+        told["restart"] = look_at_restart(made, site, second)
     return told
+
+
+def look_at_restart(made: World, site: Site, operator: Operator) -> dict[str, Any]:
+    """A new operator that finds all resources settled: how long it looks at them, what it writes, its memory."""
+    made.audit.read()
+    started = time.monotonic()
+    eventually(lambda: is_up(operator) and count(operator, _LOOKS) >= MANY, f"{MANY} looks", 300)
+    seconds = time.monotonic() - started
+    calls = wait_quiet(made, site)
+    writes = len(list_writes(calls, site))
+    return {"resources": MANY, "seconds": round(seconds, 1), "writes": writes, "memory_mib": memory_of(operator)}
 
 
 def count_first_look(made: World, site: Site) -> dict[str, Any]:
@@ -158,7 +172,8 @@ def count_first_look(made: World, site: Site) -> dict[str, Any]:
 def settle(made: World, site: Site, size: int) -> None:
     """Have so many resources in all, each ready, and nothing left to write."""
     have = {body["metadata"]["name"] for body in bodies(site)}
-    made.apply(site, [name for name in name_all(size) if name not in have][: size - len(have)])
+    # The one that the operator was warmed up with counts too.
+    made.apply(site, [name for name in name_all(size) if name not in have][: size - len(have) - 1])
     for _ in range(2):
         wait_quiet(made, site)
         serve_all(site)
@@ -175,10 +190,15 @@ def wait_quiet(made: World, site: Site, seconds: float = 3) -> list[Call]:
     while time.monotonic() - last < seconds:
         time.sleep(seconds / 10)
         calls = made.audit.read()
-        if any(call.user == site.user and call.verb in WRITES and call.resource != "leases" for call in calls):
+        if list_writes(calls, site):
             last = time.monotonic()
         seen += calls
     return seen
+
+
+def list_writes(calls: Iterable[Call], site: Site) -> list[Call]:
+    """What the operator wrote of whatever kind, its Lease left out."""
+    return [call for call in calls if call.user == site.user and call.verb in WRITES and call.resource != "leases"]
 
 
 def look_at_quiet(made: World, site: Site, operator: Operator, seconds: float) -> dict[str, Any]:
@@ -192,7 +212,7 @@ def look_at_quiet(made: World, site: Site, operator: Operator, seconds: float) -
     return {
         "resources": SIZES[-1],
         "seconds": seconds,
-        "writes": sum(1 for call in calls if call.verb in WRITES and call.resource != "leases"),
+        "writes": len(list_writes(calls, site)),
         "looks": int(looks),
         "reads": reads.total(),
         "reads_per_look": round(reads.total() / looks, 2) if looks else None,
