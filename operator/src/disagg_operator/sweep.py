@@ -11,7 +11,7 @@ started again.
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Collection, Iterable
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Final
@@ -24,6 +24,7 @@ from disagg_operator.reconcile import Key
 
 SWEEP_SECONDS: Final = 60.0
 _RETRY_SECONDS: Final = 5.0
+_PAUSE_SECONDS: Final = 0.1
 _log = logging.getLogger(__name__)
 
 
@@ -130,7 +131,7 @@ class Sweep:
         if facts != self.facts:
             _log.info("the cluster offers something else now: %s", facts)
             self.facts, add_all = facts, True
-        self._add(listed if add_all else behind)
+        await self._add(listed if add_all else behind)
         return add_all
 
     async def _list(self) -> dict[Key, str]:
@@ -149,6 +150,9 @@ class Sweep:
         self.unreadable = frozenset(unreadable)
         return listed
 
-    def _add(self, keys: Iterable[Key]) -> None:
+    async def _add(self, keys: Collection[Key]) -> None:
+        """One after the other: hundreds at once would keep waiting whoever edits a resource meanwhile."""
+        pause = min(_PAUSE_SECONDS, SWEEP_SECONDS / 2 / max(len(keys), 1))
         for key in keys:
             self.watched.add(key)
+            await asyncio.sleep(pause)

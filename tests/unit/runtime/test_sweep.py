@@ -101,6 +101,16 @@ async def test_a_sweep_adds_what_was_missed_and_a_resync_adds_all() -> None:
     assert added == [B, A, B]
 
 
+async def test_a_resync_of_many_does_not_add_them_all_at_once() -> None:
+    watch, added = watched()
+    versions = {f"m-{number:03}": "1" for number in range(1000)}
+    looking = asyncio.create_task(sweep(Client(versions), watch, ClusterFacts()).look(add_all=True))
+    while not added:  # noqa: ASYNC110  # what is waited for tells nobody
+        await asyncio.sleep(0)
+    assert len(added) < len(versions)
+    looking.cancel()
+
+
 async def test_a_new_kind_in_the_cluster_concerns_every_resource() -> None:
     watch, added = watched()
     watch.resource_changed(A, "1")
