@@ -21,6 +21,7 @@ from disagg_operator.kube.errors import ApiError
 from disagg_operator.kube.kinds import (
     AUTOSCALER,
     CHILDREN,
+    CONTROLLER_REVISION,
     DEPLOYMENT,
     EVENT,
     LEADER_WORKER_SET,
@@ -44,6 +45,8 @@ from disagg_operator.status.observation import (
 )
 
 _WORKLOADS: Final = (DEPLOYMENT.kind, LEADER_WORKER_SET.kind)
+# What is wanted depends on these.
+_DECISIVE: Final = (CONTROLLER_REVISION, SCALER)
 # A client with a few connections; more at once would only wait for each other.
 _AT_ONCE: Final = 8
 _ASKED_PODS: Final = 3
@@ -68,10 +71,14 @@ def list_autoscalers(facts: ClusterFacts) -> list[Kind]:
 async def read_children(client: KubeClient, facts: ClusterFacts, body: Manifest) -> list[Manifest]:
     """Every object that carries this resource's labels, whoever owns it.
 
+    Of a resource without a status only records and scalers: a status comes before the first child, so there is hardly
+    anything, and what is wanted is asked for by name in any case. What else there may be is found at the next look.
     Autoscalers are asked for where the resource has scalers, or may have had them: its spec is new. They come first, so
     that they go before the scalers that they move.
     """
     kinds, autoscalers, metadata = list_kinds(facts), list_autoscalers(facts), body["metadata"]
+    if not body.get("status"):
+        return await _list_labelled(client, [kind for kind in kinds if kind in _DECISIVE], metadata)
     is_new = body.get("status", {}).get("observedGeneration") != metadata["generation"]
     if is_new or any("scaling" in body["spec"].get(role, {}) for role in ENGINE_ROLES):
         # Side by side: the API server may take 0.1 s to be sure that a list is up to date.
