@@ -7,12 +7,14 @@ written and read while nothing happens, how long an edit takes, and what memory 
 
 import argparse
 import json
+import os
 import random
 import statistics
 import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -30,6 +32,7 @@ from operator_site import (
     bodies,
     child_writes,
     count_children,
+    cpu_seconds,
     live_children,
     memory_of,
     plan_children,
@@ -67,46 +70,64 @@ def main() -> None:
     print(json.dumps(result, indent=2))
 
 
+@dataclass(frozen=True)
+class Sample:
+    """One arm once: seconds by the API server's clock, and processor time of etcd, the API server and the client."""
+
+    seconds: float
+    cpu: float
+
+
 def time_builds(made: World, rounds: int) -> dict[str, Any]:
-    """Seconds of both arms for each number of resources."""
-    times: dict[int, dict[str, list[float]]] = {size: {arm: [] for arm in ARMS} for size in SIZES}
+    """Both arms for each number of resources."""
+    samples: dict[int, dict[str, list[Sample]]] = {size: {arm: [] for arm in ARMS} for size in SIZES}
     arms = {"operator": time_operator, "bare": time_bare}
     draw = random.Random(1)
     for number in range(rounds):
         for size in SIZES:
             for arm in draw.sample(ARMS, len(ARMS)):
-                times[size][arm].append(arms[arm](made, size))
-        print(f"round {number + 1} of {rounds}: {json.dumps(times)}", flush=True)
-    few, all_of_them = (statistics.median(times[size]["operator"]) for size in SIZES[1:])
-    told = {str(size): summarise(found) for size, found in times.items()}
+                sample = arms[arm](made, size)
+                samples[size][arm].append(sample)
+                print(f"round {number + 1} of {rounds}, {size} resources, {arm}: {sample}", flush=True)
+    few, all_of_them = (statistics.median(one.seconds for one in samples[size]["operator"]) for size in SIZES[1:])
+    told = {str(size): summarise_build(found) for size, found in samples.items()}
     return {**told, "times_longer_for_200_than_for_50": round(all_of_them / few, 2)}
 
 
-def time_operator(made: World, size: int) -> float:
-    """Seconds from the apply of the first of so many resources to the last child that the operator writes."""
+def summarise_build(samples: dict[str, list[Sample]]) -> dict[str, Any]:
+    """Seconds of both arms and their ratio; the same of processor time, which other load on the machine moves less."""
+    seconds = summarise({arm: [one.seconds for one in found] for arm, found in samples.items()})
+    return {**seconds, "cpu": summarise({arm: [one.cpu for one in found] for arm, found in samples.items()})}
+
+
+def time_operator(made: World, size: int) -> Sample:
+    """From the apply of the first of so many resources to the last child that the operator writes."""
     site = made.new_site()
     with warm_operator(made, site) as operator:
         expected = size * count_children(site)
         made.audit.read()
+        cpu = cpu_seconds(made, operator.program.pid)
         made.apply(site, name_all(size))
         calls = made.audit.follow(lambda calls: count_written(calls, site) >= expected, f"{expected} children")
-        assert operator.program.running
+        cpu = cpu_seconds(made, operator.program.pid) - cpu
     made.remove(site)
     begun = min(call.received for call in calls if is_apply_of_resource(call, site))
-    return max(call.answered for call in child_writes(calls, site)) - begun
+    return Sample(max(call.answered for call in child_writes(calls, site)) - begun, cpu)
 
 
-def time_bare(made: World, size: int) -> float:
-    """Seconds for the same objects by the operator's client and identity, without an operator."""
+def time_bare(made: World, size: int) -> Sample:
+    """The same objects by the operator's client and identity, without an operator."""
     site = made.new_site()
     groups = apply_bare(made, site, name_all(size))
     expected = sum(map(len, groups))
     made.audit.read()
+    cpu = cpu_seconds(made, os.getpid())
     write_bare(site, groups)
     calls = made.audit.follow(lambda calls: count_written(calls, site) >= expected, f"{expected} bare children")
+    cpu = cpu_seconds(made, os.getpid()) - cpu
     made.remove(site)
     written = child_writes(calls, site)
-    return max(call.answered for call in written) - min(call.received for call in written)
+    return Sample(max(call.answered for call in written) - min(call.received for call in written), cpu)
 
 
 def name_all(size: int) -> list[str]:

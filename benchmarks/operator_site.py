@@ -6,6 +6,7 @@ All times come from the audit log, by the API server's clock: when the first req
 import asyncio
 import itertools
 import json
+import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -22,6 +23,7 @@ from api.operator_runs.test_quiet import is_up
 from api.rest import Rest
 from cluster import apiserver, binaries, paths
 from cluster.apiserver import ApiServer
+from cluster.processes import Processes
 from demo.kubectl import Kubectl
 from disagg_operator.api.names import KIND
 from disagg_operator.api.resource import DisaggregatedInference
@@ -261,6 +263,17 @@ def serve_all(site: Site) -> None:
         ]
         for one in done:
             one.result()
+
+
+def cpu_seconds(made: World, *pids: int) -> float:
+    """Processor time that etcd, the API server and these processes have used so far."""
+    servers = Processes(made.directory / "processes")
+    known = [servers.identity(name) for name in ("etcd", "kube-apiserver")]
+    used = 0
+    for pid in (*(identity.pid for identity in known if identity is not None), *pids):
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        used += int(fields[11]) + int(fields[12])
+    return used / os.sysconf("SC_CLK_TCK")
 
 
 def memory_of(operator: Operator) -> dict[str, float]:
