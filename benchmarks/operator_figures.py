@@ -52,21 +52,24 @@ _LOOKS: Final = "disaggregatedinference_reconcile_total"
 def main() -> None:
     """Run, print, and write the results."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=5, help="at least 2")
     parser.add_argument("--edits", type=int, default=200)
     parser.add_argument("--quiet-seconds", type=float, default=120)
     parser.add_argument("--parts", nargs="+", choices=("build", "settled"), default=("build", "settled"))
     parser.add_argument("--output", type=Path, default=RESULTS / "operator.json")
     arguments = parser.parse_args()
-    result = {**describe_run(), "workers": WORKERS}
+    # A part that is run alone leaves the other's figures as they are. Each tells its own machine, load and commit.
+    result = json.loads(arguments.output.read_text()) if arguments.output.exists() else {}
     with tempfile.TemporaryDirectory() as folder:
-        if "build" in arguments.parts:
-            with world(Path(folder) / "build", audits_reads=False) as made:
-                result["build"] = time_builds(made, arguments.rounds)
-        if "settled" in arguments.parts:
-            with world(Path(folder) / "settled", audits_reads=True) as made:
-                result["settled"] = look_at_settled(made, arguments.edits, arguments.quiet_seconds)
-    arguments.output.write_text(json.dumps(result, indent=2) + "\n")
+        for part in arguments.parts:
+            run = {**describe_run(), "workers": WORKERS}
+            with world(Path(folder) / part, audits_reads=part == "settled") as made:
+                if part == "build":
+                    told = time_builds(made, arguments.rounds)
+                else:
+                    told = look_at_settled(made, arguments.edits, arguments.quiet_seconds)
+            result[part] = {**run, **told, "load_after": os.getloadavg()[0]}
+            arguments.output.write_text(json.dumps(result, indent=2) + "\n")
     print(json.dumps(result, indent=2))
 
 
