@@ -35,6 +35,7 @@ def _ignore_wait(seconds: float) -> None:
 class WorkQueue(Generic[K]):
     """Keys waiting, at work, and due later.
 
+    A key that was added goes before all that are due by time alone: an edit waits for no look that nobody asked for.
     `work` returns the seconds after which to come back at the earliest, or None. What it raises is logged, and the key
     is tried again with a growing delay; TryAgainError is an expected trouble, anything else a fault of this program.
     `on_wait` is told how many seconds a key waited for a worker.
@@ -45,6 +46,7 @@ class WorkQueue(Generic[K]):
     on_wait: Callable[[float], None] = _ignore_wait
     last_finished: float = 0.0
     _waiting: dict[K, float] = field(default_factory=dict)
+    _due: dict[K, float] = field(default_factory=dict)
     _at_work: set[K] = field(default_factory=set)
     _failures: dict[K, int] = field(default_factory=dict)
     _timers: dict[K, asyncio.TimerHandle] = field(default_factory=dict)
@@ -55,12 +57,19 @@ class WorkQueue(Generic[K]):
         timer = self._timers.pop(key, None)
         if timer is not None:
             timer.cancel()
-        self._waiting.setdefault(key, asyncio.get_running_loop().time())
+        since = self._due.pop(key, asyncio.get_running_loop().time())
+        self._waiting.setdefault(key, since)
+        self._wake.set()
+
+    def _come_due(self, key: K) -> None:
+        """The date of a key has come. It has only one, and none while it waits."""
+        del self._timers[key]
+        self._due[key] = asyncio.get_running_loop().time()
         self._wake.set()
 
     def depth(self) -> int:
         """Keys that wait for a worker."""
-        return len(self._waiting)
+        return len(self._waiting) + len(self._due)
 
     def failing(self) -> int:
         """Keys whose last try failed."""
@@ -68,9 +77,10 @@ class WorkQueue(Generic[K]):
 
     def idle_seconds(self) -> float:
         """Seconds for which keys have waited while no work came to an end; 0 when none waits."""
-        if not self._waiting:
+        since = [*self._waiting.values(), *self._due.values()]
+        if not since:
             return 0.0
-        oldest = min(self._waiting.values())
+        oldest = min(since)
         return asyncio.get_running_loop().time() - max(oldest, self.last_finished)
 
     async def run(self, workers: int) -> None:
@@ -97,11 +107,12 @@ class WorkQueue(Generic[K]):
 
     async def _take(self) -> K:
         while True:
-            key = next((key for key in self._waiting if key not in self._at_work), None)
-            if key is not None:
-                self.on_wait(asyncio.get_running_loop().time() - self._waiting.pop(key))
-                self._at_work.add(key)
-                return key
+            for keys in (self._waiting, self._due):
+                key = next((key for key in keys if key not in self._at_work), None)
+                if key is not None:
+                    self.on_wait(asyncio.get_running_loop().time() - keys.pop(key))
+                    self._at_work.add(key)
+                    return key
             self._wake.clear()
             await self._wake.wait()
 
@@ -120,18 +131,18 @@ class WorkQueue(Generic[K]):
             self._failures.pop(key, None)
             if again is not None:
                 # What came up together does not stay together: hundreds at once would keep others waiting each minute.
-                self._later(key, spread_out(again, self.spread()))
+                self._later(key, spread_out(again, self.spread()), self._come_due)
 
     def _retry(self, key: K, at_least: float = 0.0) -> float:
         failures = self._failures[key] = self._failures.get(key, 0) + 1
         delay = max(at_least, retry_delay(failures, self.spread()))
-        self._later(key, delay)
+        self._later(key, delay, self.add)
         return delay
 
-    def _later(self, key: K, delay: float) -> None:
+    def _later(self, key: K, delay: float, then: Callable[[K], None]) -> None:
         if key in self._waiting:
             return  # It was added while it was being worked on, and is next in any case.
-        self._timers[key] = asyncio.get_running_loop().call_later(delay, self.add, key)
+        self._timers[key] = asyncio.get_running_loop().call_later(delay, then, key)
 
 
 def retry_delay(failures: int, spread: float) -> float:

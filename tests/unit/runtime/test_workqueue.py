@@ -165,6 +165,26 @@ async def test_keys_that_came_up_together_come_back_apart() -> None:
     await asyncio.wait([task])
 
 
+async def test_what_was_added_goes_before_what_is_due_by_time_alone() -> None:
+    gate = asyncio.Event()
+
+    async def work(key: str) -> float | None:
+        if key == "slow":
+            await gate.wait()
+        return 0.001 if key not in bench.done else None
+
+    bench = Bench(work, workers=1)
+    for key in ("a", "b", "slow"):
+        bench.queue.add(key)
+    await until(lambda: bench.done == ["a", "b"] and bench.queue.depth() == 2)
+    bench.queue.add("edited")
+    bench.queue.add("b")
+    gate.set()
+    await until(lambda: len(bench.done) >= 6)
+    assert bench.done[:6] == ["a", "b", "slow", "edited", "b", "a"]
+    await bench.stop()
+
+
 async def test_an_event_replaces_a_later_date() -> None:
     async def work(key: str) -> float | None:
         return 3600.0
