@@ -6,7 +6,7 @@ dictionaries, so that no field is lost that this code does not know.
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable
 from types import TracebackType
 from typing import Any, Final, Self
 
@@ -82,7 +82,7 @@ class KubeClient:
             raise
         return [{"apiVersion": kind.api_version, "kind": kind.kind, **item} for item in answer["items"]]
 
-    async def walk(self, kind: Kind, namespace: str) -> AsyncIterator[Manifest]:
+    async def walk(self, kind: Kind, namespace: str) -> AsyncGenerator[Manifest]:
         """All objects of a kind, without apiVersion and kind, with no more than a page of them in memory.
 
         An empty namespace means all of them. None where the kind is unknown.

@@ -71,13 +71,13 @@ def list_autoscalers(facts: ClusterFacts) -> list[Kind]:
 async def read_children(client: KubeClient, facts: ClusterFacts, body: Manifest) -> list[Manifest]:
     """Every object that carries this resource's labels, whoever owns it.
 
-    Of a resource without a status only records and scalers: a status comes before the first child, so there is hardly
+    Of a resource without conditions only records and scalers: a status comes before the first child, so there is hardly
     anything, and what is wanted is asked for by name in any case. What else there may be is found at the next look.
     Autoscalers are asked for where the resource has scalers, or may have had them: its spec is new. They come first, so
     that they go before the scalers that they move.
     """
     kinds, autoscalers, metadata = list_kinds(facts), list_autoscalers(facts), body["metadata"]
-    if not body.get("status"):
+    if not body.get("status", {}).get("conditions"):
         return await _list_labelled(client, [kind for kind in kinds if kind in _DECISIVE], metadata)
     is_new = body.get("status", {}).get("observedGeneration") != metadata["generation"]
     if is_new or any("scaling" in body["spec"].get(role, {}) for role in ENGINE_ROLES):
