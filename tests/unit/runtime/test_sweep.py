@@ -173,7 +173,7 @@ async def test_only_what_can_be_read_is_watched_and_what_comes_later_ends_the_sw
 
 async def test_who_cannot_tell_is_asked_again() -> None:
     class Unreachable(Client):
-        async def list(self, kind: Kind, namespace: str, selector: str = "") -> list[dict[str, Any]]:
+        def walk(self, kind: Kind, namespace: str) -> AsyncIterator[dict[str, Any]]:
             raise ApiError(0, "Unreachable", "no route")
 
     with pytest.raises(ApiError):

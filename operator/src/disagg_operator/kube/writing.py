@@ -66,9 +66,7 @@ async def write_changes(
     return list(live.values()), tuple(refusals)
 
 
-async def _prune(
-    client: KubeClient, manifest: Manifest, live: dict[Key, Manifest], on_write: OnWrite
-) -> list[Refusal]:
+async def _prune(client: KubeClient, manifest: Manifest, live: dict[Key, Manifest], on_write: OnWrite) -> list[Refusal]:
     """Delete a child. Returns the refusal, if there is one."""
     key = object_key(manifest)
     try:
