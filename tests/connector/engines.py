@@ -100,8 +100,11 @@ def engine(
 ) -> Iterator[Engine]:
     """A float32 engine; yields when it is being started, see `wait_ready`."""
     port = free_port()
+    # vLLM leaves its sockets there.
+    (folder / "tmp").mkdir(exist_ok=True)
     settings = {
         "HF_HUB_OFFLINE": "1",
+        "TMPDIR": str(folder / "tmp"),
         "VLLM_CPU_KVCACHE_SPACE": "1",
         "VLLM_CPU_OMP_THREADS_BIND": "nobind",
         "GOMP_SPINCOUNT": "5000",

@@ -111,8 +111,12 @@ class Site:
 
     def worker(self, kind: str = "ours", python: str | None = None, script: Path | None = None, **env: str) -> Worker:
         """Start a worker. It lives until the site ends."""
-        log = self.folder / f"{kind}-{len(self._workers)}.log"
-        one = Worker(kind, log, {"MOONCAKE_CONFIG_PATH": str(self.config), **env}, python, script)
+        name = f"{kind}-{len(self._workers)}"
+        # What a worker that is killed leaves behind goes with the test's folder.
+        temporary = self.folder / f"{name}.tmp"
+        temporary.mkdir()
+        paths = {"MOONCAKE_CONFIG_PATH": str(self.config), "TMPDIR": str(temporary)}
+        one = Worker(kind, self.folder / f"{name}.log", {**paths, **env}, python, script)
         self._workers.append(one)
         return one
 
