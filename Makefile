@@ -28,6 +28,10 @@ test: setup binaries ## Run the tests that need no cluster: units, a real API se
 test-unit: setup ## Run the unit tests alone (a minute)
 	$(PYTEST) tests/unit $(ARGS)
 
+.PHONY: test-engines
+test-engines: setup ## Run the tests with real vLLM engines on this machine (20 minutes; some need the model of `make images`)
+	$(PYTEST) tests/connector -m "engines and not long" $(ARGS)
+
 .PHONY: e2e
 e2e: setup binaries images ## Run the end-to-end tests on a real kubelet, in the size of CI
 	$(PYTEST) tests/e2e -m "not long" $(ARGS)

@@ -1,0 +1,1 @@
+"""Real engines with a tiny model of each kind of attention."""

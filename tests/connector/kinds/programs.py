@@ -1,0 +1,122 @@
+"""The engines of `engine.py` and the models of `models.py`, as tests speak with them."""
+
+import json
+import os
+import random
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from connector.engines import transfer_config, write_store_config
+from connector.environment import program
+from connector.v0.programs import Worker
+
+_HERE = Path(__file__).parent
+VOCABULARY = 512
+ANSWER_TOKENS = 24
+ASK = {"mooncake_store": {"v": 1}}
+NO_DAMAGE: Mapping[str, object] = {}
+
+
+@dataclass(frozen=True)
+class Case:
+    """A kind of model, tokens in a block, and ranks."""
+
+    kind: str
+    block: int
+    ranks: int = 1
+
+    def __str__(self) -> str:
+        return f"{self.kind}-block{self.block}-tp{self.ranks}"
+
+    def prompts(self) -> list[list[int]]:
+        """Some that end in a block, at its end, and right after it."""
+        draw = random.Random(f"{self.kind} {self.block}")
+        lengths = [5 * self.block + 7, 8 * self.block, 6 * self.block + 1, 3 * self.block + self.block // 2]
+        return [[draw.randrange(VOCABULARY) for _ in range(length)] for length in lengths]
+
+    def loadable(self) -> int:
+        """Tokens of all prompts that whole blocks can give: one token of each is always computed."""
+        return sum((len(prompt) - 1) // self.block * self.block for prompt in self.prompts())
+
+
+@dataclass(frozen=True)
+class Answers:
+    """What came of prompts that were asked together."""
+
+    ids: list[list[int]]
+    params: list[dict[str, Any] | None]
+    loaded: int
+    seconds: float
+
+
+class Engine(Worker):
+    """One engine at a time, of one case after the other."""
+
+    def __init__(self, folder: Path, models: Path, master_port: int) -> None:
+        """On the store whose master has this port, when it shares KV."""
+        self.log = folder / "engine.log"
+        self._models = models
+        self._damage = folder / "damage.json"
+        # vLLM leaves its sockets there.
+        (folder / "t").mkdir(parents=True)
+        env = {
+            "TMPDIR": str(folder / "t"),
+            "HF_HUB_OFFLINE": "1",
+            "KV_DAMAGE": str(self._damage),
+            "MOONCAKE_CONFIG_PATH": str(write_store_config(folder, master_port)),
+            "OMP_NUM_THREADS": "1",
+            "PYTHONHASHSEED": "0",
+            "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+            "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+            "VLLM_HOST_IP": "127.0.0.1",
+            "VLLM_NO_USAGE_STATS": "1",
+        }
+        super().__init__("engine", self.log, env, program("python"), _HERE / "engine.py")
+
+    def open(self, case: Case, *, shares: bool = True) -> None:  # type: ignore[override]
+        """Start an engine with our connector, or with none."""
+        options: dict[str, object] = {
+            "model": str(self._models / case.kind),
+            "block_size": case.block,
+            "tensor_parallel_size": case.ranks,
+            "max_model_len": 2048,
+        }
+        if shares:
+            options["kv_transfer_config"] = _transfer()
+        self("open", options, seconds=600)
+
+    def ask(
+        self,
+        prompts: Sequence[list[int]],
+        params: Sequence[dict[str, Any] | None] | None = None,
+        damage: Mapping[str, object] = NO_DAMAGE,
+        max_tokens: int = ANSWER_TOKENS,
+    ) -> Answers:
+        """Answers that owe nothing to the engine's own cache. What is loaded is damaged if wished."""
+        self._damage.write_text(json.dumps(dict(damage)))
+        assert self("forget")
+        given = list(params) if params is not None else [None] * len(prompts)
+        return Answers(**self("generate", list(prompts), max_tokens, given, seconds=300))
+
+    def close(self) -> None:
+        """End it, its workers and its agent."""
+        try:
+            self("close", seconds=60)
+        finally:
+            self.stop()
+
+
+def _transfer() -> dict[str, Any]:
+    """As the operator's, but that it can be damaged, and that a busy machine may take its time."""
+    config: dict[str, Any] = json.loads(transfer_config(wait_ms=20_000, save_wait_ms=20_000))
+    return {**config, "kv_connector_module_path": "connector.kinds.damaged"}
+
+
+def make_models(folder: Path) -> None:
+    """Each kind of model in a folder of its name."""
+    command = ["nice", program("python"), str(_HERE / "models.py"), str(folder)]
+    env = {**os.environ, "HF_HUB_OFFLINE": "1", "HF_HUB_DISABLE_PROGRESS_BARS": "1"}
+    subprocess.run(command, check=True, timeout=300, env=env)

@@ -1,0 +1,88 @@
+"""KV of each kind of attention goes through the store and changes no token; and it would be seen if it did."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from connector.kinds.conftest import Pair, Plain
+from connector.kinds.programs import ANSWER_TOKENS, ASK, NO_DAMAGE, Answers, Case
+
+pytestmark = pytest.mark.engines
+
+# On CPUs, vLLM computes latent KV (MLA) in blocks of 16 alone.
+CASES = [
+    Case("gqa", 32),
+    Case("gqa", 128),
+    Case("mha", 32),
+    Case("hybrid", 32),
+    Case("mla", 16),
+    Case("gqa", 32, ranks=2),
+    Case("mla", 16, ranks=2),
+]
+# Layers and groups of each kind.
+DEPTHS = {"gqa": (3, 1), "mha": (3, 1), "mla": (3, 1), "hybrid": (6, 3)}
+
+
+@dataclass
+class Run:
+    """A case with its engines, and what an engine without a connector answers."""
+
+    case: Case
+    plain: list[list[int]]
+    engines: Pair
+    params: list[dict[str, Any] | None]
+    """What prefill promises."""
+
+    def decode(self, damage: Mapping[str, object] = NO_DAMAGE) -> Answers:
+        """Answers to all prompts, none of which decode's own cache knows."""
+        return self.engines.decode.ask(self.case.prompts(), self.params, damage)
+
+
+@pytest.fixture(scope="module", params=CASES, ids=str)
+def run(request: pytest.FixtureRequest, pair: Pair, plain: Plain) -> Run:
+    case: Case = request.param
+    ids, prompts = plain(case), case.prompts()
+    pair.prefill.open(case)
+    pair.decode.open(case)
+    params = pair.prefill.ask(prompts, [ASK] * len(prompts), max_tokens=1).params
+    return Run(case, ids, pair, params)
+
+
+def test_answers_depend_on_the_prompt(run: Run) -> None:
+    """Or else the next tests show nothing."""
+    assert all(len(set(ids)) >= ANSWER_TOKENS / 3 for ids in run.plain), run.plain
+    assert len({tuple(ids) for ids in run.plain}) == len(run.plain)
+
+
+def test_what_is_loaded_changes_no_token(run: Run) -> None:
+    for time in ("cold", "warm"):
+        found = run.decode()
+        print(f"{run.case} {time}: {found.loaded} of {run.case.loadable()} tokens loaded, {found.seconds} s")
+        assert found.ids == run.plain
+        assert found.loaded >= 0.95 * run.case.loadable()
+
+
+def test_any_damage_changes_tokens(run: Run) -> None:
+    """Last: what is damaged must not find its way into the store."""
+    for damage in _damages(run.case):
+        found = run.decode(damage)
+        changed = [ids != right for ids, right in zip(found.ids, run.plain, strict=True)]
+        print(f"{run.case} {damage}: {sum(changed)} of {len(changed)} answers change, {found.loaded} tokens loaded")
+        assert any(changed), damage
+    assert run.decode().ids == run.plain
+
+
+def _damages(case: Case) -> list[dict[str, object]]:
+    layers, groups = DEPTHS[case.kind]
+    longest = max(len(prompt) for prompt in case.prompts())
+    blocks = (longest - 1) // case.block
+    return [
+        *({how: "block", "at": at} for how in ("zero", "swap") for at in range(blocks)),
+        *({"swap": "halves", "at": at} for at in range(blocks)),
+        *({"zero": "layer", "at": at} for at in range(layers)),
+        *({"swap": "layer", "at": at} for at in range(layers - 1)),
+        *({"zero": "group", "at": at} for at in range(groups)),
+        *({"swap": "group", "at": at} for at in range(groups - 1)),
+    ]
