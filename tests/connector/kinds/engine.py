@@ -11,6 +11,8 @@ from typing import Any
 
 from vllm import LLM, SamplingParams
 from vllm.distributed.kv_transfer import has_kv_transfer_group
+from vllm.v1.attention.backend import MultipleOf
+from vllm.v1.attention.backends.cpu_attn import CPUAttentionBackend
 
 from connector.v0.worker import serve
 
@@ -76,6 +78,8 @@ def _sampling(max_tokens: int, params: dict[str, Any] | None) -> SamplingParams:
 
 
 def _make(_: str) -> Engine:
+    # Its kernels take blocks of 16 as well, and the backend asks for 32. Ranks are other processes, and keep to that.
+    CPUAttentionBackend.get_supported_kernel_block_sizes = staticmethod(lambda _=None: [MultipleOf(16)])
     return Engine()
 
 
