@@ -56,7 +56,8 @@ def _mla() -> Any:
         first_k_dense_replace=3,
         n_routed_experts=4,
         num_experts_per_tok=2,
-        # DeepSeek's own. With plain rotary embedding, vLLM's code for CPUs takes wrong rows of a slice.
+        # As DeepSeek has it. With plain rotary embedding, vLLM 0.32 on CPUs takes the slice of keys by a wrong
+        # stride and writes into latent KV: without any connector, one prompt then has two answers.
         rope_parameters={
             "rope_type": "yarn",
             "rope_theta": 10_000.0,
