@@ -186,6 +186,7 @@ def test_a_minimal_resource_gets_every_default(rest: Rest) -> None:
             "maxBodySize": "32Mi",
         },
         "networkPolicy": "Enabled",
+        "paused": False,
         "progressDeadlineSeconds": 3600,
         "revisionHistoryLimit": 5,
     }, "replicas are not among them: neither replicas nor scaling means 1, and a default would clash with scaling"
