@@ -1,28 +1,11 @@
 """Prefill and decode are paired within one KV revision: what a rollout needs, and where nobody can tell."""
 
 import asyncio
-import contextlib
-from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
-
 from router.client import ask, new_client, prompt_of
-from router.programs import eventually, free_port
+from router.programs import eventually
 from router.stack import Engine, Router, Stack
-
-
-@pytest.fixture
-def small(stack: Stack) -> Iterator[Stack]:
-    """A stack for one test: its engines and routers are gone after it."""
-    yield stack
-    for engine in stack.engines:
-        with contextlib.suppress(OSError):
-            engine.hide()
-    stack.end()
-    stack.engines.clear()
-    stack.routers.clear()
-    stack.engine_port = free_port("127.0.0.2")
 
 
 def ask_many(router: Router, count: int = 24) -> None:

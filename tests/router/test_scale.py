@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import signal
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import aiohttp
@@ -11,21 +11,8 @@ import pytest
 
 from router.client import ask, load, new_client, prompt_of
 from router.fake_engine import Behaviour
-from router.programs import eventually, free_port
+from router.programs import eventually
 from router.stack import Stack, get
-
-
-@pytest.fixture
-def small(stack: Stack) -> Iterator[Stack]:
-    """A stack for one test: its engines and routers are gone after it."""
-    yield stack
-    for engine in stack.engines:
-        with contextlib.suppress(OSError):
-            engine.hide()
-    stack.end()
-    stack.engines.clear()
-    stack.routers.clear()
-    stack.engine_port = free_port("127.0.0.2")
 
 
 @pytest.fixture

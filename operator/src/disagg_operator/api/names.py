@@ -25,6 +25,9 @@ FIELD_MANAGER: Final = "disaggregated-inference-operator"
 # Writes the count of a new scaler, once. The operator's own field manager never owns a count that others scale.
 SEED_MANAGER: Final = f"{FIELD_MANAGER}-seed"
 
+# What keeps the pods of a part, with its API version.
+WORKLOADS: Final = {"Deployment": "apps/v1", "LeaderWorkerSet": "leaderworkerset.x-k8s.io/v1"}
+
 # The longest suffix below is "-mooncake-config" with 16 characters: 45 + 16 leaves room inside 63.
 MAX_NAME_LENGTH: Final = 45
 NAME_PATTERN: Final = "^[a-z][-a-z0-9]*[a-z0-9]$"

@@ -12,6 +12,7 @@ from disagg_operator.api.names import (
     LABEL_ROLE,
     MANAGED_BY,
     PORT_MASTER_ADMIN,
+    WORKLOADS,
     Component,
 )
 from disagg_operator.api.names import child_name as name_of_child
@@ -22,7 +23,6 @@ from disagg_operator.kube.kinds import (
     AUTOSCALER,
     CHILDREN,
     CONTROLLER_REVISION,
-    DEPLOYMENT,
     EVENT,
     LEADER_WORKER_SET,
     POD,
@@ -44,7 +44,6 @@ from disagg_operator.status.observation import (
     pods_of,
 )
 
-_WORKLOADS: Final = (DEPLOYMENT.kind, LEADER_WORKER_SET.kind)
 # What is wanted depends on these.
 _DECISIVE: Final = (CONTROLLER_REVISION, SCALER)
 # A client with a few connections; more at once would only wait for each other.
@@ -120,7 +119,7 @@ def workloads_of(manifests: Iterable[Manifest]) -> dict[Component, Manifest]:
     return {
         Component(manifest["metadata"]["labels"][LABEL_ROLE]): manifest
         for manifest in manifests
-        if manifest["kind"] in _WORKLOADS and manifest["metadata"].get("labels", {}).get(LABEL_ROLE) in set(Component)
+        if manifest["kind"] in WORKLOADS and manifest["metadata"].get("labels", {}).get(LABEL_ROLE) in set(Component)
     }
 
 

@@ -8,12 +8,11 @@ import json
 from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
-from disagg_operator.api.names import FIELD_MANAGER, SEED_MANAGER
+from disagg_operator.api.names import FIELD_MANAGER, SEED_MANAGER, WORKLOADS
 from disagg_operator.plan.ownership import our_fields
 from disagg_operator.status.report import Event
 
 Manifest = dict[str, Any]
-_WORKLOADS: Final = ("Deployment", "LeaderWorkerSet")
 _NOT_USERS: Final = frozenset({FIELD_MANAGER, SEED_MANAGER, "kube-controller-manager", "lws"})
 _BOOKKEEPING: Final = ("metadata.annotations[kubectl.kubernetes.io/last-applied-configuration]",)
 _MAX_PATHS: Final = 4
@@ -24,7 +23,7 @@ def find_additions(live: Iterable[Manifest]) -> tuple[str, ...]:
     return tuple(
         sentence
         for child in sorted(live, key=lambda each: (str(each["kind"]), str(each["metadata"]["name"])))
-        if child["kind"] in _WORKLOADS
+        if child["kind"] in WORKLOADS
         for sentence in _tell(child)
     )
 

@@ -10,9 +10,17 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from fractions import Fraction
 from math import ceil, floor
-from typing import Any, Final
+from typing import Any
 
-from disagg_operator.api.names import API_VERSION, ENGINE_ROLES, SCALER_KIND, SCALER_SHORT_NAME, Component, child_name
+from disagg_operator.api.names import (
+    API_VERSION,
+    ENGINE_ROLES,
+    SCALER_KIND,
+    SCALER_SHORT_NAME,
+    WORKLOADS,
+    Component,
+    child_name,
+)
 from disagg_operator.api.resource import DisaggregatedInference, Ratio
 from disagg_operator.build.inputs import Counts
 from disagg_operator.build.roles import derive_replicas, role_spec, spans_nodes
@@ -23,7 +31,6 @@ from disagg_operator.status.reasons import Reason
 
 Manifest = dict[str, Any]
 Children = dict[tuple[str, str], Manifest]
-_WORKLOADS: Final = {"Deployment": "apps/v1", "LeaderWorkerSet": "leaderworkerset.x-k8s.io/v1"}
 
 
 @dataclass(frozen=True)
@@ -75,7 +82,7 @@ def list_count_holders(resource: DisaggregatedInference) -> list[Manifest]:
         wish = role_spec(resource.spec, role)
         if wish.scaling is not None:
             workload = "LeaderWorkerSet" if spans_nodes(wish) else "Deployment"
-            kinds = {SCALER_KIND: API_VERSION, workload: _WORKLOADS[workload]}
+            kinds = {SCALER_KIND: API_VERSION, workload: WORKLOADS[workload]}
             name = child_name(resource.metadata.name, role)
             metadata = {"name": name, "namespace": resource.metadata.namespace}
             holders += [{"apiVersion": version, "kind": kind, "metadata": metadata} for kind, version in kinds.items()]
@@ -139,7 +146,7 @@ def _read_wish(resource: DisaggregatedInference, role: Component, children: Chil
 
 def _workload_of(resource: DisaggregatedInference, role: Component, children: Children) -> Manifest | None:
     name = child_name(resource.metadata.name, role)
-    return next((children[kind, name] for kind in _WORKLOADS if (kind, name) in children), None)
+    return next((children[kind, name] for kind in WORKLOADS if (kind, name) in children), None)
 
 
 def _find_limit(

@@ -10,13 +10,14 @@ slow. All of this is seen from the pods; nothing is remembered. docs/adr/0009-ro
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any, Final
+from typing import Any
 
 from disagg_operator.api.names import (
     ENGINE_ROLES,
     LABEL_KV_REVISION,
     LABEL_REVISION,
     LABEL_ROLE,
+    WORKLOADS,
     Component,
     child_name,
 )
@@ -25,7 +26,6 @@ from disagg_operator.build.inputs import Counts, Desired
 from disagg_operator.status.observation import is_ready
 
 Manifest = dict[str, Any]
-_WORKLOADS: Final = ("Deployment", "LeaderWorkerSet")
 
 
 @dataclass(frozen=True)
@@ -105,7 +105,7 @@ def _observe_role(desired: Desired, wished: int, role: Component, pods: list[Man
 
 def _hold_all(children: Iterable[Manifest]) -> tuple[Manifest, ...]:
     """Children whose workloads replace nothing, as `spec.paused` asks. Counts go on to be followed."""
-    return tuple(_hold(child, 0) if child["kind"] in _WORKLOADS else child for child in children)
+    return tuple(_hold(child, 0) if child["kind"] in WORKLOADS else child for child in children)
 
 
 def _hold_roles(
@@ -115,7 +115,7 @@ def _hold_roles(
     updated = {child_name(name, role): progress[role].updated for role in held}
     return tuple(
         _hold(child, updated[child["metadata"]["name"]])
-        if child["kind"] in _WORKLOADS and child["metadata"]["name"] in updated
+        if child["kind"] in WORKLOADS and child["metadata"]["name"] in updated
         else child
         for child in children
     )
