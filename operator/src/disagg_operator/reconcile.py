@@ -27,9 +27,10 @@ from disagg_operator.kube.reading import observe, read_children, read_pods, read
 from disagg_operator.kube.writing import Refusal, write_changes
 from disagg_operator.metrics import Metrics
 from disagg_operator.plan.additions import find_additions, tell_additions
-from disagg_operator.plan.changes import Changes, owner_uid, plan_changes
+from disagg_operator.plan.changes import Changes, plan_changes
 from disagg_operator.plan.counts import CountDecision, decide_counts, list_count_holders
 from disagg_operator.plan.drift import find_scaled_elsewhere
+from disagg_operator.plan.ownership import is_child_of
 from disagg_operator.plan.pins import decide_pins
 from disagg_operator.plan.rollout import decide_rollout
 from disagg_operator.status.conditions import Expectation, Verdict, judge, judge_halt, judge_start
@@ -79,7 +80,7 @@ class Sight:
 
     def own(self) -> list[Manifest]:
         """Objects that this very resource controls; not those of an earlier one of its name."""
-        return [child for child in self.there if owner_uid(child) == self.metadata["uid"]]
+        return [child for child in self.there if is_child_of(child, self.metadata["uid"])]
 
 
 @dataclass(frozen=True)

@@ -90,6 +90,33 @@ def test_orphans_are_left_alone_and_go_by_their_label(spare: Site, spare_kubectl
         eventually(lambda: not leftovers(spare, spare_kubectl), "nothing is left", 60)
 
 
+@pytest.mark.long
+def test_orphans_come_home_to_a_resource_of_their_name(spare: Site, spare_kubectl: Kubectl) -> None:
+    """The way to replace a resource without an engine's restart. Somebody else's object would be in the way."""
+    with pods_become_ready(spare), spare.operator():
+        serve(spare)
+        before = spare.children("llama")
+        pods = pod_uids(spare)
+        spare.delete("dinf", "llama", "Orphan")
+        eventually(lambda: spare.get("dinf", "llama") is None, "the resource is gone", 60)
+    # A newer operator, which would build with other images.
+    with pods_become_ready(spare), spare.operator(images={"engine-image-cuda": "engine:2"}):
+        serve(spare)
+        spare.wait_quiet("llama")
+        uid = spare.live("dinf", "llama")["metadata"]["uid"]
+        after = spare.children("llama")
+        assert after.keys() == before.keys()
+        assert {child["metadata"]["ownerReferences"][0]["uid"] for child in after.values()} == {uid}
+        assert {child["metadata"]["uid"] for child in after.values()} == {c["metadata"]["uid"] for c in before.values()}
+        assert pod_uids(spare) == pods, "no engine was started again"
+        spare.delete("dinf", "llama", "Foreground")
+        eventually(lambda: not leftovers(spare, spare_kubectl), "nothing is left", 60)
+
+
+def pod_uids(site: Site) -> set[str]:
+    return {pod["metadata"]["uid"] for pod in site.must("GET", site.path("pods"))["items"]}
+
+
 def test_a_deleted_namespace_goes_and_the_others_are_served_on(spare: Site, spare_kubectl: Kubectl) -> None:
     """Field case C28."""
     home, other = neighbour(spare, "home"), neighbour(spare, "other")

@@ -66,8 +66,16 @@ def test_somebody_elses_object_is_neither_applied_nor_pruned() -> None:
     assert changes.conflicts == ("ConfigMap/a",)
 
 
-def test_an_object_without_an_owner_is_somebody_elses() -> None:
-    assert plan([child("a")], [applied(child("a"), ownerReferences=[])]).conflicts == ("ConfigMap/a",)
+def test_an_object_without_an_owner_is_somebody_elses_unless_we_applied_it() -> None:
+    orphan = applied(child("a"), ownerReferences=[])
+    for theirs in ([], [{"manager": "kubectl", "operation": "Apply", "fieldsV1": {"f:data": {}}}]):
+        foreign = {**orphan, "metadata": {**orphan["metadata"], "managedFields": theirs}}
+        assert plan([child("a")], [foreign]).conflicts == ("ConfigMap/a",)
+        assert plan([], [foreign]).deletions == ()
+    orphan["metadata"]["managedFields"][0]["fieldsV1"]["f:metadata"].pop("f:ownerReferences")
+    changes = plan([child("a")], [orphan])
+    assert (names(changes.applies), changes.conflicts) == (["a"], ())
+    assert names(plan([], [orphan]).deletions) == ["a"]
 
 
 def test_a_child_of_an_earlier_resource_is_waited_for() -> None:

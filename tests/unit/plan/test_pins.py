@@ -75,6 +75,26 @@ def test_any_other_change_takes_up_the_present_ones_and_so_does_its_undoing(spec
     assert [record["revision"] for record in back.records] == [1, 2, 3]
 
 
+def orphan(spec: dict[str, Any] | None = None) -> Record:
+    """A record that an earlier resource of this name left behind."""
+    record = first(spec)
+    return {**record, "metadata": {**record["metadata"], "ownerReferences": []}}
+
+
+@pytest.mark.parametrize("generation", [1, 2])
+def test_a_resource_that_comes_again_with_the_same_wish_keeps_what_its_pods_were_built_with(generation: int) -> None:
+    decision = decide_pins(make(generation=generation), [orphan()], NEW)
+    assert decision.pins == PINS
+    newest = decision.records[-1]
+    assert (newest["revision"], newest["data"]["generation"]) == (2, generation)
+    assert newest["metadata"]["ownerReferences"], "it has an owner again"
+
+
+def test_a_resource_that_comes_again_with_another_wish_takes_up_the_present_ones() -> None:
+    """Though its generation is that of the record."""
+    assert decide_pins(make({"restart": "x"}, generation=1), [orphan()], NEW).pins == NEW
+
+
 def test_the_order_of_records_does_not_matter() -> None:
     records = list(decide_pins(later({"restart": "x"}), [first()], NEW).records)
     for given in (records, records[::-1]):

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from disagg_operator.plan.ownership import is_as_applied, with_digest
+from disagg_operator.plan.ownership import controller_of, is_as_applied, is_child_of, with_digest
 
 Manifest = dict[str, Any]
 Key = tuple[str, str]
@@ -26,17 +26,6 @@ def object_key(manifest: Manifest) -> Key:
     return manifest["kind"], manifest["metadata"]["name"]
 
 
-def owner_uid(manifest: Manifest) -> str:
-    """UID of the controlling owner; empty when there is none."""
-    owners = manifest["metadata"].get("ownerReferences", [])
-    return next((str(owner["uid"]) for owner in owners if owner.get("controller")), "")
-
-
-def _owner_kind(manifest: Manifest) -> str:
-    owners = manifest["metadata"].get("ownerReferences", [])
-    return next((str(owner["kind"]) for owner in owners if owner.get("controller")), "")
-
-
 def plan_changes(desired: Iterable[Manifest], there: Iterable[Manifest], uid: str, kind: str) -> Changes:
     """Compare. `there` has every object that carries our labels or one of the desired names.
 
@@ -45,7 +34,7 @@ def plan_changes(desired: Iterable[Manifest], there: Iterable[Manifest], uid: st
     """
     wanted = {object_key(manifest): with_digest(manifest) for manifest in desired}
     live = {object_key(manifest): manifest for manifest in there}
-    ours = {key: manifest for key, manifest in live.items() if owner_uid(manifest) == uid}
+    ours = {key: manifest for key, manifest in live.items() if is_child_of(manifest, uid)}
     leaving: list[str] = []
     conflicts: list[str] = []
     for key in wanted:
@@ -53,7 +42,7 @@ def plan_changes(desired: Iterable[Manifest], there: Iterable[Manifest], uid: st
         if other is None:
             continue
         if key not in ours:
-            (leaving if _owner_kind(other) == kind else conflicts).append("/".join(key))
+            (leaving if controller_of(other).get("kind") == kind else conflicts).append("/".join(key))
         elif "deletionTimestamp" in other["metadata"]:
             leaving.append("/".join(key))
     if leaving or conflicts:

@@ -2,7 +2,8 @@
 
 The API server writes into `managedFields` which fields a manager owns. Whoever changes or removes a field of ours
 takes it out of our entry. So an object is as applied when our entry lists exactly the fields of the manifest, and the
-digest that we put into an annotation is that of the manifest. No dry run, no guess about defaults or spellings.
+digest that we put into an annotation is that of the manifest. No dry run, no guess about defaults or spellings. The
+same entry tells that an object without an owner was made by us.
 """
 
 import hashlib
@@ -34,6 +35,26 @@ def is_as_applied(manifest: Manifest, live: Manifest) -> bool:
     body = {key: value for key, value in manifest.items() if key not in ("apiVersion", "kind", "metadata")}
     metadata = {key: value for key, value in manifest["metadata"].items() if key not in ("name", "namespace")}
     return fields is not None and _owns({**body, "metadata": metadata}, fields)
+
+
+def controller_of(live: Manifest) -> Manifest:
+    """The owner that controls an object; empty when there is none."""
+    owners = live["metadata"].get("ownerReferences", [])
+    return next((owner for owner in owners if owner.get("controller")), {})
+
+
+def owner_uid(live: Manifest) -> str:
+    """UID of the controlling owner; empty when there is none."""
+    return str(controller_of(live).get("uid", ""))
+
+
+def is_child_of(live: Manifest, uid: str) -> bool:
+    """Whether a resource controls an object, or is to control it again: we applied it, and its owner was taken off.
+
+    That is what `kubectl delete --cascade=orphan` does, and what somebody may do by hand. An object that we never
+    applied is nobody's child.
+    """
+    return owner_uid(live) == uid if controller_of(live) else our_fields(live) is not None
 
 
 def is_ours(live: Manifest, *path: str) -> bool:

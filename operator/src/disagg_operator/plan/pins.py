@@ -18,6 +18,7 @@ from disagg_operator.api.names import object_labels
 from disagg_operator.api.resource import DisaggregatedInference, Spec
 from disagg_operator.build.inputs import ClusterFacts, Context, Images, Pins
 from disagg_operator.build.objects import build_owner_reference
+from disagg_operator.plan.ownership import owner_uid
 
 Manifest = dict[str, Any]
 # Parts of the spec with counts in them, and the fields that are no part of a revision.
@@ -37,30 +38,30 @@ class PinDecision:
 def decide_pins(resource: DisaggregatedInference, records: Iterable[Manifest], current: Pins) -> PinDecision:
     """Keep the newest record's pins while the user's wish is the same; else record the operator's `current` ones.
 
-    `records` are this resource's ControllerRevisions, in any order.
+    `records` are this resource's ControllerRevisions, in any order. Those that an earlier resource of its name left
+    behind have no owner.
     """
     kept = sorted(records, key=lambda record: int(record["revision"]))
     wanted = [_as_wanted(resource, record) for record in kept]
-    newest = kept[-1]["data"] if kept else None
-    if newest is not None and _belongs(newest, resource):
-        return PinDecision(read_pins(newest), tuple(wanted))
-    number = int(kept[-1]["revision"]) + 1 if kept else 1
+    pins, number = current, 1
+    if kept:
+        newest, number = kept[-1], int(kept[-1]["revision"]) + 1
+        is_own = owner_uid(newest) == resource.metadata.uid
+        is_same = is_same_wish(newest["data"]["spec"], without_counts(resource.spec))
+        # Nobody has changed anything in one generation, whatever a newer operator makes of the words.
+        if is_own and (is_same or newest["data"]["generation"] == resource.metadata.generation):
+            return PinDecision(read_pins(newest["data"]), tuple(wanted))
+        if not is_own and is_same:
+            pins = read_pins(newest["data"])
     spec = without_counts(resource.spec).model_dump(by_alias=True, mode="json")
     data = {
-        "pins": asdict(current),
+        "pins": asdict(pins),
         "spec": spec,
         "undo": build_undo(resource.spec),
         "generation": resource.metadata.generation,
     }
     first = max(0, len(wanted) - resource.spec.revision_history_limit)
-    return PinDecision(current, (*wanted[first:], build_record(resource, number, data)))
-
-
-def _belongs(data: Manifest, resource: DisaggregatedInference) -> bool:
-    """Whether a record was made for this wish. The same generation means that nobody has changed anything."""
-    if data["generation"] == resource.metadata.generation:
-        return True
-    return is_same_wish(data["spec"], without_counts(resource.spec))
+    return PinDecision(pins, (*wanted[first:], build_record(resource, number, data)))
 
 
 def without_counts(spec: Spec) -> Spec:
