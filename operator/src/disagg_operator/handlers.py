@@ -22,8 +22,11 @@ _SELECTOR: Final = f"{LABEL_MANAGED_BY}={MANAGED_BY}"
 class Listener(Protocol):
     """Who is told what the watches bring."""
 
-    def resource_changed(self, key: Key, version: str | None) -> None:
-        """A resource is there in this resourceVersion; None when it is gone."""
+    def resource_changed(self, key: Key, version: str, generation: int) -> None:
+        """A resource is there in this resourceVersion and generation."""
+
+    def resource_gone(self, key: Key) -> None:
+        """A resource is there no more."""
 
     def child_changed(self, key: Key) -> None:
         """A child or a pod of a resource came, changed or went."""
@@ -74,8 +77,11 @@ def build_registry(listener: Listener, kinds: list[Kind]) -> kopf.OperatorRegist
     async def resource_changed(
         namespace: str | None, name: str | None, type: str | None, meta: kopf.Meta, **_: Any
     ) -> None:
-        version = None if type == "DELETED" else str(meta.get("resourceVersion", ""))
-        listener.resource_changed(Key(namespace or "", name or ""), version)
+        key = Key(namespace or "", name or "")
+        if type == "DELETED":
+            listener.resource_gone(key)
+        else:
+            listener.resource_changed(key, str(meta.get("resourceVersion", "")), int(meta.get("generation", 0)))
 
     async def child_changed(namespace: str | None, labels: kopf.Labels, **_: Any) -> None:
         owner = labels.get(LABEL_NAME)

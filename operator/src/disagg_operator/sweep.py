@@ -21,6 +21,7 @@ from disagg_operator.kube.client import KubeClient
 from disagg_operator.kube.errors import ApiError
 from disagg_operator.kube.kinds import RESOURCE
 from disagg_operator.reconcile import Key
+from disagg_operator.workqueue import Urgency
 
 SWEEP_SECONDS: Final = 60.0
 _RETRY_SECONDS: Final = 5.0
@@ -32,21 +33,26 @@ _log = logging.getLogger(__name__)
 class Watched:
     """What the watch has brought: the version of each resource, held against lists. Also passes keys on."""
 
-    add: Callable[[Key], None]
+    add: Callable[[Key, Urgency], None]
     versions: dict[Key, str] = field(default_factory=dict)
+    _generations: dict[Key, int] = field(default_factory=dict)
     _behind: dict[Key, tuple[str, str, float]] = field(default_factory=dict)
 
-    def resource_changed(self, key: Key, version: str | None) -> None:
-        """A resource is there in this version; None when it is gone."""
-        if version is None:
-            self.versions.pop(key, None)
-        else:
-            self.versions[key] = version
-        self.add(key)
+    def resource_changed(self, key: Key, version: str, generation: int) -> None:
+        """A resource is there in this version. A generation that is new is an edit; all else is an echo of a status."""
+        urgency = Urgency.CHANGED if self._generations.get(key) == generation else Urgency.EDITED
+        self.versions[key], self._generations[key] = version, generation
+        self.add(key, urgency)
+
+    def resource_gone(self, key: Key) -> None:
+        """A resource is there no more."""
+        self.versions.pop(key, None)
+        self._generations.pop(key, None)
+        self.add(key, Urgency.CHANGED)
 
     def child_changed(self, key: Key) -> None:
         """A child or a pod of a resource changed."""
-        self.add(key)
+        self.add(key, Urgency.CHANGED)
 
     def compare(self, listed: dict[Key, str], now: float) -> list[Key]:
         """Keys whose listed version the watch has not brought. A watch that moved since is behind from now only."""
@@ -154,5 +160,5 @@ class Sweep:
         """One after the other: hundreds at once would keep waiting whoever edits a resource meanwhile."""
         pause = min(_PAUSE_SECONDS, SWEEP_SECONDS / 2 / max(len(keys), 1))
         for key in keys:
-            self.watched.add(key)
+            self.watched.add(key, Urgency.CHANGED)
             await asyncio.sleep(pause)

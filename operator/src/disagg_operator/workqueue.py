@@ -9,6 +9,7 @@ import logging
 import random
 from collections.abc import Awaitable, Callable, Hashable
 from dataclasses import dataclass, field
+from enum import IntEnum
 from typing import Final, Generic, TypeVar
 
 K = TypeVar("K", bound=Hashable)
@@ -27,6 +28,18 @@ class TryAgainError(Exception):
         self.after = after
 
 
+class Urgency(IntEnum):
+    """Why a key waits; what is first here is worked on first.
+
+    An edit waits for no look that nobody asked for. A change of a child is mostly the echo of our own writes, or one of
+    many steps, and one look for all of them is enough.
+    """
+
+    EDITED = 0
+    CHANGED = 1
+    DUE = 2
+
+
 def _ignore_wait(seconds: float) -> None:
     """Without somebody who counts, waits are not counted."""
 
@@ -35,7 +48,6 @@ def _ignore_wait(seconds: float) -> None:
 class WorkQueue(Generic[K]):
     """Keys waiting, at work, and due later.
 
-    A key that was added goes before all that are due by time alone: an edit waits for no look that nobody asked for.
     `work` returns the seconds after which to come back at the earliest, or None. What it raises is logged, and the key
     is tried again with a growing delay; TryAgainError is an expected trouble, anything else a fault of this program.
     `on_wait` is told how many seconds a key waited for a worker.
@@ -45,31 +57,36 @@ class WorkQueue(Generic[K]):
     spread: Callable[[], float] = random.random
     on_wait: Callable[[float], None] = _ignore_wait
     last_finished: float = 0.0
-    _waiting: dict[K, float] = field(default_factory=dict)
-    _due: dict[K, float] = field(default_factory=dict)
+    _waiting: dict[Urgency, dict[K, float]] = field(default_factory=lambda: {urgency: {} for urgency in Urgency})
     _at_work: set[K] = field(default_factory=set)
     _failures: dict[K, int] = field(default_factory=dict)
     _timers: dict[K, asyncio.TimerHandle] = field(default_factory=dict)
     _wake: asyncio.Event = field(default_factory=asyncio.Event)
 
-    def add(self, key: K) -> None:
+    def add(self, key: K, urgency: Urgency = Urgency.CHANGED) -> None:
         """Have a key worked on soon. A later date that it had is given up: its next work sets a new one."""
         timer = self._timers.pop(key, None)
         if timer is not None:
             timer.cancel()
-        since = self._due.pop(key, asyncio.get_running_loop().time())
-        self._waiting.setdefault(key, since)
-        self._wake.set()
+        self._wait(key, urgency)
 
     def _come_due(self, key: K) -> None:
         """The date of a key has come. It has only one, and none while it waits."""
         del self._timers[key]
-        self._due[key] = asyncio.get_running_loop().time()
+        self._wait(key, Urgency.DUE)
+
+    def _wait(self, key: K, urgency: Urgency) -> None:
+        """Put a key at the end of its line, unless it has a place there or in a better one."""
+        known = next((at for at, keys in self._waiting.items() if key in keys), None)
+        if known is not None and known <= urgency:
+            return
+        now = asyncio.get_running_loop().time()
+        self._waiting[urgency][key] = now if known is None else self._waiting[known].pop(key)
         self._wake.set()
 
     def depth(self) -> int:
         """Keys that wait for a worker."""
-        return len(self._waiting) + len(self._due)
+        return sum(map(len, self._waiting.values()))
 
     def failing(self) -> int:
         """Keys whose last try failed."""
@@ -77,7 +94,7 @@ class WorkQueue(Generic[K]):
 
     def idle_seconds(self) -> float:
         """Seconds for which keys have waited while no work came to an end; 0 when none waits."""
-        since = [*self._waiting.values(), *self._due.values()]
+        since = [begun for keys in self._waiting.values() for begun in keys.values()]
         if not since:
             return 0.0
         oldest = min(since)
@@ -107,7 +124,7 @@ class WorkQueue(Generic[K]):
 
     async def _take(self) -> K:
         while True:
-            for keys in (self._waiting, self._due):
+            for keys in self._waiting.values():
                 key = next((key for key in keys if key not in self._at_work), None)
                 if key is not None:
                     self.on_wait(asyncio.get_running_loop().time() - keys.pop(key))
@@ -140,7 +157,7 @@ class WorkQueue(Generic[K]):
         return delay
 
     def _later(self, key: K, delay: float, then: Callable[[K], None]) -> None:
-        if key in self._waiting:
+        if any(key in keys for keys in self._waiting.values()):
             return  # It was added while it was being worked on, and is next in any case.
         self._timers[key] = asyncio.get_running_loop().call_later(delay, then, key)
 

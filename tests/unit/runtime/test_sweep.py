@@ -11,33 +11,39 @@ from disagg_operator.kube.errors import ApiError
 from disagg_operator.kube.kinds import Kind
 from disagg_operator.reconcile import Key
 from disagg_operator.sweep import Sweep, Watched, find_readable
+from disagg_operator.workqueue import Urgency
 
 A, B = Key("n", "a"), Key("n", "b")
 
 
 def watched() -> tuple[Watched, list[Key]]:
     added: list[Key] = []
-    return Watched(added.append), added
+    return Watched(lambda key, _: added.append(key)), added
 
 
-def test_events_become_keys() -> None:
-    watch, added = watched()
-    watch.resource_changed(A, "1")
+def test_events_become_keys_and_only_a_new_generation_is_an_edit() -> None:
+    added: list[tuple[Key, Urgency]] = []
+    watch = Watched(lambda key, urgency: added.append((key, urgency)))
+    watch.resource_changed(A, "1", 1)
     watch.child_changed(B)
-    watch.resource_changed(A, None)
-    assert added == [A, B, A]
+    watch.resource_changed(A, "2", 1)
+    watch.resource_changed(A, "3", 2)
+    watch.resource_gone(A)
+    watch.resource_changed(A, "4", 2)
+    edited, changed = Urgency.EDITED, Urgency.CHANGED
+    assert added == [(A, edited), (B, changed), (A, changed), (A, edited), (A, changed), (A, edited)]
 
 
 def test_a_watch_that_is_up_to_date_has_no_age() -> None:
     watch, _ = watched()
-    watch.resource_changed(A, "1")
+    watch.resource_changed(A, "1", 1)
     assert watch.compare({A: "1"}, 100) == []
     assert watch.age(1000) == 0
 
 
 def test_a_watch_that_stands_still_ages() -> None:
     watch, _ = watched()
-    watch.resource_changed(A, "1")
+    watch.resource_changed(A, "1", 1)
     assert watch.compare({A: "2"}, 100) == [A]
     assert watch.compare({A: "3"}, 160) == [A]
     assert watch.age(160) == 60
@@ -45,12 +51,12 @@ def test_a_watch_that_stands_still_ages() -> None:
 
 def test_a_watch_that_moves_is_only_late() -> None:
     watch, _ = watched()
-    watch.resource_changed(A, "1")
+    watch.resource_changed(A, "1", 1)
     watch.compare({A: "2"}, 100)
-    watch.resource_changed(A, "2")
+    watch.resource_changed(A, "2", 1)
     watch.compare({A: "3"}, 160)
     assert watch.age(160) == 0
-    watch.resource_changed(A, "3")
+    watch.resource_changed(A, "3", 1)
     watch.compare({A: "3"}, 220)
     assert watch.age(220) == 0
 
@@ -92,7 +98,7 @@ def sweep(client: Client, watch: Watched, facts: ClusterFacts, namespaces: tuple
 
 async def test_a_sweep_adds_what_was_missed_and_a_resync_adds_all() -> None:
     watch, added = watched()
-    watch.resource_changed(A, "1")
+    watch.resource_changed(A, "1", 1)
     added.clear()
     sweeper = sweep(Client({"a": "1", "b": "1"}), watch, ClusterFacts())
     assert not await sweeper.look(add_all=False)
@@ -113,7 +119,7 @@ async def test_a_resync_of_many_does_not_add_them_all_at_once() -> None:
 
 async def test_a_new_kind_in_the_cluster_concerns_every_resource() -> None:
     watch, added = watched()
-    watch.resource_changed(A, "1")
+    watch.resource_changed(A, "1", 1)
     added.clear()
     sweeper = sweep(Client({"a": "1"}), watch, ClusterFacts(has_pod_monitor=True))
     await sweeper.look(add_all=False)

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 
 import pytest
-from disagg_operator.workqueue import TryAgainError, WorkQueue, retry_delay
+from disagg_operator.workqueue import TryAgainError, Urgency, WorkQueue, retry_delay
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -163,6 +163,27 @@ async def test_keys_that_came_up_together_come_back_apart() -> None:
     assert [round(date, -1) for date in dates] == [1000, 1120, 1250]
     task.cancel()
     await asyncio.wait([task])
+
+
+async def test_edits_go_before_echoes_and_a_key_keeps_the_best_place_that_it_had() -> None:
+    gate = asyncio.Event()
+
+    async def work(key: str) -> None:
+        await gate.wait()
+
+    bench = Bench(work, workers=1)
+    bench.queue.add("at work")
+    await until(lambda: bench.queue.depth() == 0)
+    for key in ("echo", "both", "last echo"):
+        bench.queue.add(key, Urgency.CHANGED)
+    for key in ("edit", "both", "last edit"):
+        bench.queue.add(key, Urgency.EDITED)
+    bench.queue.add("edit", Urgency.CHANGED)
+    assert bench.queue.depth() == 5
+    gate.set()
+    await until(lambda: len(bench.done) == 6)
+    assert bench.done == ["at work", "edit", "both", "last edit", "echo", "last echo"]
+    await bench.stop()
 
 
 async def test_what_was_added_goes_before_what_is_due_by_time_alone() -> None:
