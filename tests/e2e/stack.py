@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import yaml
+from demo.client import counters
 from demo.cluster import ROOT, Cluster
 from demo.kubectl import Manifest, condition, wait_until
 
@@ -92,8 +93,12 @@ class Served:
 
     def pod_url(self, role: str) -> str:
         """The first pod's own address: this machine is the node, so pods answer it."""
-        pod = self.pods(role)[0]
-        return f"http://{pod['status']['podIP']}:8000"
+        return url_of(self.pods(role)[0])
+
+    def requests_running(self, role: str) -> float:
+        """Requests that the role's ready pods have taken and not ended."""
+        names = ("vllm:num_requests_running", "vllm:num_requests_waiting")
+        return sum(counters(url_of(pod)).get(name, 0) for pod in self.pods(role) if is_ready(pod) for name in names)
 
     def url(self) -> str:
         """The router's address."""
@@ -114,6 +119,14 @@ class Served:
         )
         found = self.kubectl.items(kinds, self.namespace, f"inference.disagg.io/name={self.name}")
         return [f"{item['kind']}/{item['metadata']['name']}" for item in found]
+
+
+def is_ready(pod: Manifest) -> bool:
+    return bool(condition(pod, "Ready").get("status") == "True")
+
+
+def url_of(pod: Manifest) -> str:
+    return f"http://{pod['status']['podIP']}:8000"
 
 
 @contextmanager
@@ -140,8 +153,7 @@ def plain_server(cluster: Cluster, namespace: str, resource: Manifest) -> Iterat
 
     def address() -> str | None:
         found = cluster.kubectl.get("pod", "oracle", namespace) or {}
-        ready = condition(found, "Ready").get("status") == "True"
-        return f"http://{found['status']['podIP']}:8000" if ready else None
+        return url_of(found) if is_ready(found) else None
 
     try:
         yield wait_until(address, timeout=READY_TIMEOUT, what="the plain server is ready")

@@ -162,7 +162,7 @@ def test_a_scaler_moves_its_role_and_no_accepted_request_fails(served: Served) -
             )
             for number in range(4)
         ]
-        wait_until(lambda: requests_running(served) == 4, timeout=60, what="four requests in decode")
+        wait_until(lambda: served.requests_running("decode") == 4, timeout=60, what="four requests in decode")
         scale_decode(served, 0)
         assert [answer.result().status for answer in accepted] == [200] * 4
     served.wait_for("Ready", "True", reason="Suspended", timeout=180)
@@ -176,13 +176,6 @@ def test_a_scaler_moves_its_role_and_no_accepted_request_fails(served: Served) -
 
 def scale_decode(served: Served, count: int) -> None:
     served.kubectl.run("scale", "dinfs/day-one-decode", "-n", NAMESPACE, f"--replicas={count}")
-
-
-def requests_running(served: Served) -> float:
-    """Requests that decode's pods have taken and not ended."""
-    urls = [f"http://{pod['status']['podIP']}:8000" for pod in served.pods("decode")]
-    names = ("vllm:num_requests_running", "vllm:num_requests_waiting")
-    return sum(counters(url).get(name, 0) for url in urls for name in names)
 
 
 def test_a_deployment_scaled_by_hand_is_put_back_and_the_event_says_where_to_scale(served: Served) -> None:

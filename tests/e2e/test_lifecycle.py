@@ -15,8 +15,8 @@ from demo.cluster import Cluster
 from demo.kubectl import Manifest, wait_until
 from disagg_operator.api.names import PORT_MASTER_ADMIN
 from e2e import load
-from e2e.stack import MODEL, Served, example, serve
-from e2e.violence import is_ready, kill_hard, wait_gone, wait_replaced
+from e2e.stack import MODEL, Served, example, is_ready, serve, url_of
+from e2e.violence import kill_hard, wait_gone, wait_replaced
 
 pytestmark = pytest.mark.long
 NAMESPACE = "e2e-lifecycle"
@@ -39,10 +39,6 @@ def ask(url: str, numbers: Sequence[int], at_once: int = 2, **extra: Any) -> lis
 
 def failures(answers: Sequence[Answer]) -> list[str]:
     return [f"HTTP {answer.status}: {answer.body[:200]}" for answer in answers if answer.status != 200]
-
-
-def url_of(pod: Manifest) -> str:
-    return f"http://{pod['status']['podIP']}:8000"
 
 
 def fresh() -> int:
@@ -112,12 +108,6 @@ def restarts(pods: Sequence[Manifest]) -> dict[str, int]:
     }
 
 
-def requests_running(served: Served) -> float:
-    """Requests that decode's pods have taken and not ended."""
-    names = ("vllm:num_requests_running", "vllm:num_requests_waiting")
-    return sum(counters(url_of(pod)).get(name, 0) for pod in served.pods("decode") if is_ready(pod) for name in names)
-
-
 def is_clean(answer: Answer) -> bool:
     """An answer, or a refusal that a client can act on."""
     refused = answer.status == 503 and "Retry-After" in answer.headers and "error" in answer.json()
@@ -132,7 +122,9 @@ def test_decode_to_zero_and_back_a_second_later(served: Served, full_counts: boo
     for turn in range(10 if full_counts else 2):
         with ThreadPoolExecutor(4) as pool:
             taken = [submit(pool, served, 2000 + 10 * turn + number) for number in range(3)]
-            wait_until(lambda: requests_running(served) == 3, timeout=60, what="three requests in decode", every=0.2)
+            wait_until(
+                lambda: served.requests_running("decode") == 3, timeout=60, what="three requests in decode", every=0.2
+            )
             served.edit(decode={"replicas": 0})
             time.sleep(1)
             served.edit(decode={"replicas": 2})

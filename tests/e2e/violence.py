@@ -5,8 +5,8 @@ import os
 import signal
 from pathlib import Path
 
-from demo.kubectl import Manifest, condition, wait_until
-from e2e.stack import READY_TIMEOUT, Served
+from demo.kubectl import Manifest, wait_until
+from e2e.stack import READY_TIMEOUT, Served, is_ready
 
 
 def kill_hard(served: Served, role: str) -> set[str]:
@@ -35,10 +35,6 @@ def processes_of(pod: Manifest) -> list[int]:
                 found.append(int(folder.name))
     assert found, f"no process of {pod['metadata']['name']} is on this machine"
     return found
-
-
-def is_ready(pod: Manifest) -> bool:
-    return bool(condition(pod, "Ready").get("status") == "True")
 
 
 def wait_replaced(served: Served, role: str, old: set[str], count: int = 1) -> None:
