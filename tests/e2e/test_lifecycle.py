@@ -88,6 +88,20 @@ def test_engines_that_died_hard_poison_no_peer(served: Served, full_counts: bool
     assert served.pod_names(other) == bystanders
 
 
+def test_a_prompt_whose_writer_died_is_answered_as_before_and_stored_again(served: Served) -> None:
+    """Field case C23: what the store had of it went with prefill, and keys that point to nothing delay nobody."""
+    wait_until(lambda: shares(served), timeout=120, what="KV goes from prefill to decode")
+    prompt = [fresh()]
+    before = ask(served.url(), prompt, sentences=30)
+    wait_replaced(served, "prefill", kill_hard(served, "prefill"))
+    again = [answer for _ in range(5) for answer in ask(served.url(), prompt, sentences=30)]
+    assert failures([*before, *again]) == []
+    assert set(map(content, again)) == set(map(content, before))
+    (prefill,) = served.pods("prefill")
+    stored = "vllm:mooncake_saved_blocks"
+    wait_until(lambda: counters(url_of(prefill)).get(stored, 0) > 0, timeout=60, what="the new prefill stores it")
+
+
 def test_the_master_forgets_engines_that_died(served: Served, full_counts: bool) -> None:
     """Field case C37: however many die, what is registered is what lives."""
     (prefill,) = served.pods("prefill")
