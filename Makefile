@@ -38,7 +38,7 @@ e2e: setup binaries images ## Run the end-to-end tests on a real kubelet, in the
 
 .PHONY: e2e-long
 e2e-long: setup binaries images ## Run the end-to-end tests with full counts; results go to benchmarks/results
-	@$(HACK) cluster build --only autoscaling
+	@$(HACK) cluster build --only optional
 	$(PYTEST) tests/e2e --full-counts $(ARGS)
 
 .PHONY: test-cluster

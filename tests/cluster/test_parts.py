@@ -143,7 +143,8 @@ def test_every_binary_has_a_pinned_version_and_a_name_that_go_gives_it() -> None
 
 def test_the_cluster_asks_for_no_optional_binary() -> None:
     assert "kubelet" in binaries.GROUPS["cluster"]
-    assert not set(binaries.GROUPS["autoscaling"]) & set(binaries.GROUPS["cluster"])
+    assert {"metrics-server", "keda", "prometheus"} <= set(binaries.GROUPS["optional"])
+    assert not set(binaries.GROUPS["optional"]) & set(binaries.GROUPS["cluster"])
 
 
 def test_a_stamp_moves_with_all_that_decides_a_binary() -> None:

@@ -9,7 +9,6 @@ tool (
 	github.com/kedacore/keda/v2/cmd/adapter
 	github.com/kedacore/keda/v2/cmd/operator
 	github.com/kedacore/keda/v2/cmd/webhooks
-	github.com/prometheus/prometheus/cmd/prometheus
 	sigs.k8s.io/metrics-server/cmd/metrics-server
 )
 
