@@ -100,8 +100,12 @@ class Loader:
     def _run_batch(self, load: Load, batch: range) -> set[int]:
         """Indices of places that are proven on all ranks."""
         items = [item for index in batch for item in self._items(load, index)]
-        known_bad = {item.index for item in items if self._bad.has(item.key)}
-        items = [item for item in items if item.index not in known_bad]
+        first: dict[str, int] = {}
+        for item in items:
+            first.setdefault(item.key, item.index)
+        # Of equal keys in one call, Mooncake writes one destination alone and says that it wrote them all.
+        useless = {item.index for item in items if self._bad.has(item.key) or first[item.key] != item.index}
+        items = [item for item in items if item.index not in useless]
         if not items:
             return set()
         sizes = [item.payload + TRAILER for item in items]
