@@ -98,13 +98,13 @@ def answers(url: str) -> bool:
 
 
 @contextmanager
-def master(log: Path, *, port: int | None = None) -> Iterator[tuple[int, Process]]:
+def master(log: Path, *, port: int | None = None, flags: Sequence[str] = ()) -> Iterator[tuple[int, Process]]:
     """A Mooncake master; its RPC port and its process."""
     rpc = port or free_port()
-    flags = [f"--rpc_port={rpc}", f"--metrics_port={free_port()}", "--metrics_host=127.0.0.1", "--logtostderr"]
-    process = Process([program("mooncake_master"), "--rpc_address=127.0.0.1", *flags], log)
+    places = [f"--rpc_port={rpc}", f"--metrics_port={free_port()}", "--metrics_host=127.0.0.1", "--logtostderr"]
+    process = Process([program("mooncake_master"), "--rpc_address=127.0.0.1", *places, *flags], log)
     try:
-        wait_until("the Mooncake master", 20, lambda: accepts(rpc), process)
+        wait_until("the Mooncake master", 90, lambda: accepts(rpc), process)
         yield rpc, process
     finally:
         process.stop()

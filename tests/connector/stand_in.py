@@ -85,7 +85,7 @@ class StandIn:
         self.scheduler.send(m.HelloScheduler(news))
 
     def _connect(self) -> Channel:
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 90
         while True:
             try:
                 return Channel.connect(self.name)
@@ -151,14 +151,27 @@ class StandIn:
             self.workers[one].send(m.Save(first, [group] * len(hashes), list(hashes)))
             self.wait("saves", lambda one=one, expected=expected: self.saved[one] >= expected)
 
-    def ask(self, hashes: Sequence[bytes], *, computed: int = 0, promised: int = 0, seconds: float = 5.0) -> str:
-        """Ask for a prompt and want all of it. The request's name."""
+    def ask(
+        self,
+        hashes: Sequence[bytes],
+        *,
+        computed: int = 0,
+        promised: int = 0,
+        seconds: float = 5.0,
+        wants: bool = True,
+    ) -> str:
+        """Ask for a prompt and want all of it, at once or when `want` says so. The request's name."""
         name = uuid.uuid4().hex
         self.scheduler.send(m.Ask(name, len(hashes), promised, seconds, list(hashes[: m.SLICE])))
         for start in range(m.SLICE, len(hashes), m.SLICE):
             self.scheduler.send(m.More(name, list(hashes[start : start + m.SLICE])))
-        self.scheduler.send(m.Want(name, computed))
+        if wants:
+            self.want(name, computed)
         return name
+
+    def want(self, name: str, computed: int = 0) -> None:
+        """Let what was asked for be loaded."""
+        self.scheduler.send(m.Want(name, computed))
 
     def answer(self, name: str, seconds: float = 60) -> Heard:
         """What came of a request."""
