@@ -9,17 +9,17 @@ from mooncake_store_connector.client import StoreUnavailable
 from mooncake_store_connector.config import normalise_config
 from mooncake_store_connector.doctor.arguments import add_parser
 from mooncake_store_connector.durations import parse_duration_ms
-from mooncake_store_connector.prepare import prepare, read_object
+from mooncake_store_connector.prepare import leave_note, prepare, read_object
 from mooncake_store_connector.problems import ConfigError
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="mooncake_store_connector", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
-    prepare_ = commands.add_parser("prepare", help="write this pod's config file and wait for the master")
+    prepare_ = commands.add_parser("prepare", help="write this pod's config file and wait for the store")
     prepare_.add_argument("--template", type=Path, required=True, help="the file that all pods share")
     prepare_.add_argument("--output", type=Path, required=True, help="where this pod's own file goes")
-    prepare_.add_argument("--wait-master", default="60s", help="how long to wait for the master, such as 60s")
+    prepare_.add_argument("--wait-master", default="60s", help="how long to wait for the store, such as 60s")
     prepare_.add_argument("--master-health-url", help="URL of the master's health page; else its port is tried")
     prepare_.add_argument("--interface", help="network interface whose address KV travels on; else POD_IP")
     check = commands.add_parser("check", help="check a config file")
@@ -47,7 +47,7 @@ def main() -> int:
 
             return cli.run(arguments)
         wait_ms = parse_duration_ms(arguments.wait_master, "--wait-master")
-        told = prepare(
+        prepared = prepare(
             arguments.template,
             arguments.output,
             interface=arguments.interface,
@@ -61,7 +61,8 @@ def main() -> int:
     except (OSError, ValueError, StoreUnavailable) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    print(told, flush=True)
+    print(prepared.told, flush=True)
+    leave_note(prepared.obstacle)
     return 0
 
 

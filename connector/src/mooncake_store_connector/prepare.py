@@ -1,11 +1,14 @@
-"""What an engine pod does before its engine starts: write its own config file, and wait for the master a while.
+"""What an engine pod does before its engine starts: write its own config file, and wait for the store a while.
 
 The ConfigMap is one for all pods, but `local_hostname` must be the pod's own address, or peers would read from the
-wrong pod. The wait ends by readiness or by its limit; past it the engine serves without the store.
+wrong pod. The wait ends by readiness or by its limit; past it the engine serves without the store, and the pod's status
+tells what was tried.
 """
 
 import array
+import contextlib
 import fcntl
+import http.client
 import json
 import os
 import socket
@@ -15,13 +18,16 @@ import time
 import urllib.error
 import urllib.request
 from dataclasses import dataclass
+from http import HTTPStatus
 from pathlib import Path
 from typing import Final
 
 from mooncake_store_connector.addresses import split_host_port
-from mooncake_store_connector.config import DEFAULT_MASTER_PORT, normalise_config
+from mooncake_store_connector.config import DEFAULT_MASTER_PORT, P2P, normalise_config
 from mooncake_store_connector.problems import ConfigError, Problem
 
+TERMINATION_LOG: Final = Path("/dev/termination-log")
+"""A kubelet puts this file into containers; what it holds when a container has ended stands in the pod's status."""
 _PROBE_SECONDS: Final = 2.0
 _SIOCGIFADDR: Final = 0x8915
 
@@ -32,6 +38,14 @@ class MasterState:
 
     is_ready: bool
     seen: str
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """How it went, in a sentence; and what keeps the engine from the store, empty where nothing does."""
+
+    told: str
+    obstacle: str
 
 
 def read_object(text: str) -> dict[str, object]:
@@ -121,37 +135,79 @@ def _health_state(url: str) -> MasterState:
     except urllib.error.URLError as error:
         reason = error.reason if isinstance(error.reason, OSError) else OSError(str(error.reason))
         return MasterState(False, explain_connect_error(url, reason))
-    except (OSError, ValueError) as error:
-        return MasterState(False, f"{url}: {error}")
+    except (OSError, ValueError, http.client.HTTPException) as error:
+        return MasterState(False, f"{url}: {error!r}")
     is_ready = isinstance(health, dict) and bool(health.get("service_ready"))
     return MasterState(is_ready, f"{url}: service_ready is {is_ready}")
 
 
-def wait_for_master(address: str, health_url: str | None, seconds: float) -> MasterState:
-    """Ask until the master is ready, at most `seconds`; tells each new state on standard error."""
+def find_metadata_fault(server: str) -> str:
+    """Why clients cannot use a metadata service, asked once for each of its hosts; empty when they can.
+
+    Without a key Mooncake's service answers 400 at its own path, and 404 at any other.
+    """
+    if server == P2P:
+        return ""
+    if server.startswith(("http://", "https://")):
+        return _http_metadata_fault(server)
+    hosts = server.partition("://")[2].partition("/")[0].rpartition("@")[2].split(",")
+    faults = [master_state(host, None) for host in hosts]
+    return "" if any(fault.is_ready for fault in faults) else faults[0].seen
+
+
+def _http_metadata_fault(url: str) -> str:
+    try:
+        with urllib.request.urlopen(url, timeout=_PROBE_SECONDS):  # noqa: S310 - http, as the config was checked
+            return ""
+    except urllib.error.HTTPError as error:
+        if error.code == HTTPStatus.NOT_FOUND:
+            return f"{url}: HTTP 404 (no metadata service at this path; Mooncake's own is at /metadata)"
+        return f"{url}: HTTP {error.code}" if error.code >= HTTPStatus.INTERNAL_SERVER_ERROR else ""
+    except urllib.error.URLError as error:
+        return explain_connect_error(url, error.reason if isinstance(error.reason, OSError) else OSError(error.reason))
+    except OSError as error:
+        return explain_connect_error(url, error)
+    except http.client.HTTPException as error:
+        return f"{url}: not HTTP ({error!r})"
+
+
+def store_state(address: str, health_url: str | None, metadata: str) -> MasterState:
+    """Ask the master, and the metadata service if the master is ready."""
+    state = master_state(address, health_url)
+    fault = find_metadata_fault(metadata) if state.is_ready else ""
+    return MasterState(False, fault) if fault else state
+
+
+def wait_for_store(address: str, health_url: str | None, seconds: float, metadata: str = P2P) -> MasterState:
+    """Ask until the store can be used, at most `seconds`; tells each new state on standard error."""
     deadline = time.monotonic() + seconds
     said = ""
     while True:
-        state = master_state(address, health_url)
+        state = store_state(address, health_url, metadata)
         if state.is_ready or time.monotonic() >= deadline:
             return state
         if state.seen != said:
-            print(f"waiting for the Mooncake master: {state.seen}", file=sys.stderr, flush=True)
+            print(f"waiting for the Mooncake store: {state.seen}", file=sys.stderr, flush=True)
             said = state.seen
         time.sleep(min(1.0, max(0.0, deadline - time.monotonic())))
 
 
-def prepare(template: Path, output: Path, *, interface: str | None, health_url: str | None, wait_ms: int) -> str:
-    """Write the pod's config and wait for the master. Returns a sentence that tells how it went."""
+def prepare(template: Path, output: Path, *, interface: str | None, health_url: str | None, wait_ms: int) -> Prepared:
+    """Write the pod's config and wait for the store."""
     text = pod_config(template.read_text(), pod_address(interface))
     write_atomically(output, text)
     values = json.loads(text)
     address = values["master_server_address"]
-    state = wait_for_master(address, health_url, wait_ms / 1000)
-    own = values["local_hostname"]
+    state = wait_for_store(address, health_url, wait_ms / 1000, values["metadata_server"])
+    wrote = f"wrote {output} for {values['local_hostname']}"
     if state.is_ready:
-        return f"wrote {output} for {own}; the Mooncake master at {address} is ready"
-    return (
-        f"wrote {output} for {own}; the Mooncake master is not ready after {wait_ms / 1000:.0f} s: {state.seen}. "
-        "The engine starts all the same"
-    )
+        return Prepared(f"{wrote}; the Mooncake master at {address} is ready", "")
+    obstacle = f"the Mooncake store was not ready after {wait_ms / 1000:.0f} s: {state.seen}"
+    return Prepared(f"{wrote}; {obstacle}. The engine starts all the same", obstacle)
+
+
+def leave_note(text: str, path: Path = TERMINATION_LOG) -> None:
+    """Leave a few words for the pod's status, if a kubelet asks for them. It reads 4 KiB at most."""
+    with contextlib.suppress(OSError):
+        if path.exists():
+            path.write_text(text)

@@ -162,6 +162,25 @@ def test_pods_that_do_not_start_are_told_with_their_last_words(site: Site, opera
     eventually(lambda: "ImagePullBackOff: registry.example: not found" in told(), "the image")
 
 
+@pytest.mark.parametrize("own_master", [True, False], ids=["own-master", "external-master"])
+def test_what_keeps_engines_from_the_store_is_told(site: Site, operator: Operator, *, own_master: bool) -> None:
+    """Field cases C43 and C103: the engines serve all the same, and the condition has what they tried and saw."""
+    master = {} if own_master else {"external": {"address": "mc.ops:50051"}}
+    site.apply(resource("llama", **at("kvStore.master", master)))
+    built = {("deployments", "llama-prefill"), ("deployments", "llama-decode"), ("deployments", "llama-router")}
+    eventually(lambda: built <= site.children("llama").keys(), "it is built")
+    note = "the Mooncake store was not ready after 60 s: mc.ops:50051: the name does not resolve"
+    ended = {"exitCode": 0, "reason": "Completed", "message": note}
+    init = {"name": "mooncake-config", "image": "none", "imageID": "", "restartCount": 0, "ready": True}
+    status = {"initContainerStatuses": [{**init, "state": {"terminated": ended}}]}
+    site.put_pod("llama-prefill-1", "llama", "prefill", status)
+    site.serve("llama")
+    reason = "MasterUnreachable" if own_master else "MasterExternal"
+    told = site.wait_condition("llama", "KVSharing", "Unknown", reason)
+    assert told["message"].endswith(f"pod llama-prefill-1 said at its start: {note}")
+    site.wait_condition("llama", "Available", "True")
+
+
 def test_a_quota_is_told(site: Site, operator: Operator) -> None:
     site.apply(resource("llama"))
     site.wait_built("llama")

@@ -11,7 +11,15 @@ from pathlib import Path
 
 import pytest
 from mooncake_store_connector.__main__ import main
-from mooncake_store_connector.prepare import master_state, pod_address, pod_config, wait_for_master, write_atomically
+from mooncake_store_connector.prepare import (
+    find_metadata_fault,
+    leave_note,
+    master_state,
+    pod_address,
+    pod_config,
+    wait_for_store,
+    write_atomically,
+)
 from mooncake_store_connector.problems import ConfigError
 
 TEMPLATE = '{"master_server_address": "mc:50051", "local_hostname": "$POD_IP", "global_segment_size": "1Gi"}'
@@ -99,10 +107,77 @@ def test_what_was_tried_and_the_likely_cause_are_told() -> None:
     """Field case C103."""
     with _listening() as port:
         pass
-    refused = wait_for_master(f"127.0.0.1:{port}", None, 0)
+    refused = wait_for_store(f"127.0.0.1:{port}", None, 0)
     assert not refused.is_ready
     assert f"127.0.0.1:{port}: connection refused" in refused.seen
-    assert "does not resolve" in wait_for_master("no-such-host.invalid:50051", None, 0).seen
+    assert "does not resolve" in wait_for_store("no-such-host.invalid:50051", None, 0).seen
+
+
+@contextmanager
+def _metadata() -> Iterator[str]:
+    """What Mooncake's metadata service answers to a request without a key, and at other paths."""
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_error(400 if self.path == "/metadata" else 404)
+
+        def log_message(self, *_: object) -> None:
+            return
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+def test_a_metadata_service_is_asked_at_its_path() -> None:
+    """Field case C103."""
+    with _metadata() as url, _listening() as port:
+        assert find_metadata_fault(f"{url}/metadata") == ""
+        assert find_metadata_fault(f"{url}/other").startswith(f"{url}/other: HTTP 404")
+        found = wait_for_store(f"127.0.0.1:{port}", None, 0, f"{url}/other")
+        assert (found.is_ready, "/metadata" in found.seen) == (False, True)
+    assert "connection refused" in find_metadata_fault(f"{url}/metadata")
+    assert find_metadata_fault("P2PHANDSHAKE") == ""
+
+
+def test_other_stores_of_metadata_are_tried_host_by_host() -> None:
+    with _listening() as port:
+        pass
+    with _listening() as other:
+        assert find_metadata_fault(f"etcd://127.0.0.1:{port},127.0.0.1:{other}") == ""
+        assert find_metadata_fault(f"redis://127.0.0.1:{other}") == ""
+    told = find_metadata_fault(f"etcd://127.0.0.1:{port},127.0.0.1:{other}")
+    assert told.startswith(f"127.0.0.1:{port}: connection refused")
+
+
+def test_what_speaks_no_http_is_told() -> None:
+    """A wrong port may belong to anybody."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def answer() -> None:
+            for _ in range(2):
+                peer, _ = server.accept()
+                with peer:
+                    peer.recv(1024)
+                    peer.sendall(b"not HTTP at all\r\n\r\n")
+
+        threading.Thread(target=answer, daemon=True).start()
+        url = f"http://127.0.0.1:{server.getsockname()[1]}"
+        assert find_metadata_fault(f"{url}/metadata").startswith(f"{url}/metadata: not HTTP")
+        assert url in master_state("127.0.0.1:1", f"{url}/health").seen
+
+
+def test_a_note_is_left_where_a_kubelet_asks_for_one(tmp_path: Path) -> None:
+    path = tmp_path / "termination-log"
+    leave_note("nobody asks", path)
+    assert not path.exists()
+    path.touch()
+    leave_note("mc:1: connection refused", path)
+    assert path.read_text() == "mc:1: connection refused"
 
 
 def _run(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
@@ -113,9 +188,12 @@ def _run(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
 def test_the_engine_starts_without_a_master(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """Field case C103: without the store by choice, and the pod's status says why."""
     template, output = tmp_path / "template.json", tmp_path / "out.json"
     template.write_text(TEMPLATE.replace("mc:50051", "no-such-host.invalid:1"))
     monkeypatch.setenv("POD_IP", "10.0.0.5")
+    notes: list[str] = []
+    monkeypatch.setattr("mooncake_store_connector.__main__.leave_note", notes.append)
     files = ("--template", str(template), "--output", str(output))
     assert _run(monkeypatch, "prepare", *files, "--wait-master", "0s") == 0
     assert json.loads(output.read_text())["local_hostname"] == "10.0.0.5"
@@ -123,6 +201,7 @@ def test_the_engine_starts_without_a_master(
     assert len(told) == 1
     assert "no-such-host.invalid:1" in told[0]
     assert "starts all the same" in told[0]
+    assert [("no-such-host.invalid:1: the name does not resolve" in note) for note in notes] == [True]
 
 
 def test_check_tells_problems_and_warnings(

@@ -154,6 +154,19 @@ def test_what_is_not_known_is_said_to_be_unknown() -> None:
     assert told[T.KV_SHARING] == ("Unknown", Reason.MASTER_EXTERNAL)
 
 
+@pytest.mark.parametrize("has_own_master", [True, False])
+def test_what_keeps_engines_from_the_store_is_told_beside(has_own_master: bool) -> None:
+    """Field cases C43 and C103: the address that was tried, and the likely cause."""
+    note = "pod p said at its start: mc.ops.svc:50051: the name does not resolve"
+    expected = replace(EXPECTED, has_managed_master=has_own_master)
+    for segments in (1, None):
+        told = {v.type: v for v in judge(replace(seen(segments), store_note=note), expected)}[T.KV_SHARING]
+        assert told.status != "True"
+        assert told.message.endswith(note)
+    told = {v.type: v for v in judge(replace(seen(2), store_note=note), EXPECTED)}[T.KV_SHARING]
+    assert (told.status, note in told.message) == ("True", False), "it has joined meanwhile"
+
+
 def test_an_update_is_told() -> None:
     told = verdicts(seen(), replace(EXPECTED, is_update_available=True))
     assert told[T.UPDATE_AVAILABLE] == ("True", Reason.OPERATOR_DEFAULTS_CHANGED)

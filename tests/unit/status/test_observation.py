@@ -6,6 +6,7 @@ import pytest
 from disagg_operator.api.names import Component
 from disagg_operator.status.observation import (
     count_shared,
+    find_store_note,
     is_creating,
     last_warning,
     observe_part,
@@ -141,6 +142,27 @@ def test_why_a_pod_does_not_run(case: str) -> None:
     status, told = FAILURES[case]
     (failure,) = pod_failures(pod(**status))
     assert told in failure
+
+
+def engine_pod(name: str, note: str, created: str = "2026-11-30T06:00:00Z", **metadata: Any) -> Json:
+    """An engine's pod whose init container has ended well, and left a note or an empty one."""
+    ended = {"exitCode": 0, "reason": "Completed", "message": note}
+    init = {"name": "mooncake-config", "ready": True, "state": {"terminated": ended}}
+    status = {"initContainerStatuses": [init]}
+    return {"metadata": {"name": name, "creationTimestamp": created, **metadata}, "status": status}
+
+
+def test_what_an_engine_said_that_started_without_the_store() -> None:
+    """Field case C103: the newest pod that stays and has something to say."""
+    old = engine_pod("old", "mc:1: connection refused")
+    new = engine_pod("new", "mc:2: connection refused", "2026-11-30T07:00:00Z")
+    content = engine_pod("content", "", "2026-11-30T08:00:00Z")
+    leaving = engine_pod("leaving", "mc:3", "2026-11-30T09:00:00Z", deletionTimestamp="2026-11-30T09:01:00Z")
+    assert find_store_note([old, new, content, leaving]) == "pod new said at its start: mc:2: connection refused"
+    assert find_store_note([content, leaving, pod()]) == ""
+    failed = engine_pod("failed", "error: no interface")
+    failed["status"]["initContainerStatuses"][0]["state"]["terminated"]["exitCode"] = 2
+    assert find_store_note([failed]) == "", "a failure is told as one"
 
 
 @pytest.mark.parametrize(

@@ -38,6 +38,7 @@ from disagg_operator.plan.changes import object_key
 from disagg_operator.status.observation import (
     Observation,
     count_shared,
+    find_store_note,
     is_creating,
     last_warning,
     observe_part,
@@ -158,8 +159,10 @@ async def observe(
         for part in Component
         if part in wishes or part in there
     }
+    note = find_store_note(pods)
     if Component.MASTER not in parts or parts[Component.MASTER].ready == 0:
-        return Observation(parts, is_creating=bool(creating))
+        return Observation(parts, is_creating=bool(creating), store_note=note)
     host = f"{name_of_child(name, Component.MASTER)}.{namespace}.svc"
     segments = await list_segments(f"http://{host}:{PORT_MASTER_ADMIN}")
-    return Observation(parts, segments, count_shared(segments or (), pods), bool(creating))
+    shared = count_shared(segments or (), pods)
+    return Observation(parts, segments, shared, bool(creating), store_note=note)

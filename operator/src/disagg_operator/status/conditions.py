@@ -159,19 +159,24 @@ def judge_kv_sharing(seen: Observation, expected: Expectation) -> Verdict:
             return Verdict(kind, False, _NOT_READY[part.component], _tell(part))
     if not expected.has_managed_master:
         message = "the master is not this resource's own, so it is not asked which segments it has"
-        return Verdict(kind, None, Reason.MASTER_EXTERNAL, message)
+        return Verdict(kind, None, Reason.MASTER_EXTERNAL, _with_note(message, seen))
     master = seen.parts.get(Component.MASTER)
     if master is not None and master.ready == 0:
-        return Verdict(kind, False, Reason.MASTER_NOT_READY, _tell(master))
+        return Verdict(kind, False, Reason.MASTER_NOT_READY, _with_note(_tell(master), seen))
     if seen.segments is None:
         message = "the master's admin page cannot be asked from the operator"
-        return Verdict(kind, None, Reason.MASTER_UNREACHABLE, message)
+        return Verdict(kind, None, Reason.MASTER_UNREACHABLE, _with_note(message, seen))
     wanted = expected_segments(seen, expected)
     # A pod may be ready before its workload's status says so.
     told = f"{min(seen.shared, wanted)} of {wanted} segments of ready engines are registered with the master"
     if seen.shared < wanted:
-        return Verdict(kind, False, Reason.SEGMENTS_MISSING, told)
+        return Verdict(kind, False, Reason.SEGMENTS_MISSING, _with_note(told, seen))
     return Verdict(kind, True, Reason.SEGMENTS_REGISTERED, told)
+
+
+def _with_note(message: str, seen: Observation) -> str:
+    """A message with what an engine said that started without the store: which address it tried, and what it saw."""
+    return f"{message}; {seen.store_note}" if seen.store_note else message
 
 
 def expected_segments(seen: Observation, expected: Expectation) -> int:

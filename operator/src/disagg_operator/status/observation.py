@@ -6,6 +6,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from disagg_operator.api.names import ENGINE_ROLES, LABEL_ROLE, Component
+from disagg_operator.build.engine_pod import INIT
 
 Manifest = dict[str, Any]
 
@@ -73,6 +74,7 @@ class Observation:
     `segments` are the names of all that are registered, None when the master could not be asked. `shared` counts
     those of ready engines: a segment outlives its engine for a while. `is_creating`: a pod's containers are being made
     ready, of which no event of the pod tells. `additions` are sentences about what others have added to workloads.
+    `store_note` is what an engine pod said of the store when it started without it; empty when none did.
     """
 
     parts: dict[Component, Part]
@@ -80,6 +82,7 @@ class Observation:
     shared: int = 0
     is_creating: bool = False
     additions: tuple[str, ...] = ()
+    store_note: str = ""
 
 
 def observe_part(
@@ -156,6 +159,30 @@ def count_shared(segments: Iterable[str], pods: Iterable[Manifest]) -> int:
         for address in pod["status"].get("podIPs", [])
     }
     return sum(1 for segment in segments if _host(segment) in addresses)
+
+
+def find_store_note(pods: Iterable[Manifest]) -> str:
+    """What the newest engine pod that started without the store said of it; empty when all of them found it.
+
+    Each says it once, before its engine starts. An engine joins later on its own, and nobody takes the note back.
+    """
+    told = [
+        (pod["metadata"].get("creationTimestamp", ""), pod["metadata"]["name"], note)
+        for pod in pods
+        if "deletionTimestamp" not in pod["metadata"] and (note := _store_note(pod))
+    ]
+    if not told:
+        return ""
+    _, name, note = max(told)
+    return f"pod {name} said at its start: {note}"[:_MAX_MESSAGE]
+
+
+def _store_note(pod: Manifest) -> str:
+    for container in pod.get("status", {}).get("initContainerStatuses", []):
+        ended = container.get("state", {}).get("terminated") or {}
+        if container["name"] == INIT and ended.get("exitCode") == 0:
+            return str(ended.get("message", "")).strip()
+    return ""
 
 
 def is_ready(pod: Manifest) -> bool:
