@@ -113,9 +113,19 @@ def open_client(config: ClientConfig) -> Any:
     )
     if code != 0:
         client.close()
-        msg = f"the store at {config.master} did not take us: code {code}"
-        raise StoreUnavailable(msg)
+        raise StoreUnavailable(explain_refusal(config, code))
     return client
+
+
+def explain_refusal(config: ClientConfig, code: int) -> str:
+    """Why a store did not take a client, as far as the code and the protocol tell; Mooncake logs the rest itself."""
+    told = f"the store at {config.master} did not take us: code {code}"
+    if config.protocol == "tcp":
+        return told
+    return (
+        f"{told}. If Mooncake's lines above have 'Cannot allocate memory' or max_mr_size, no memory lacks: raise the "
+        f"node's memlock limit, or lower the segment of {config.segment_size} bytes to what the NIC takes as one region"
+    )
 
 
 def placement_near(segment: str) -> Any:

@@ -1,5 +1,6 @@
 """What is read off Deployments and pods."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -142,6 +143,37 @@ def test_why_a_pod_does_not_run(case: str) -> None:
     status, told = FAILURES[case]
     (failure,) = pod_failures(pod(**status))
     assert told in failure
+
+
+def crash(log: str) -> Json:
+    """A pod's status after its engine has ended with this log."""
+    terminated = {"reason": "Error", "exitCode": 1, "message": log}
+    crashed = container(state={"waiting": {"reason": "CrashLoopBackOff"}}, lastState={"terminated": terminated})
+    return {"containerStatuses": [crashed]}
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "E1130 06:00:00 rdma_context.cpp:143] Failed to register memory 0x7f2a80000000: Cannot allocate memory [12]",
+        "W1130 06:00:00 rdma_context.cpp:131] The buffer length 85899345920 exceeds device max_mr_size 34359738368",
+    ],
+)
+def test_words_of_engines_that_mislead_come_with_a_remedy(line: str) -> None:
+    """Field case C106: memory is free, and the node's memlock limit or the NIC's is not."""
+    log = f"INFO up\n{line}\nERROR the engine core died\nRuntimeError: Engine core initialization failed.\n"
+    (failure,) = pod_failures(pod(**crash(log)))
+    assert line[-60:] in failure
+    for word in ("memlock", "spec.kvStore.segmentSize", "max_mr_size)"):
+        assert word in failure
+    (other,) = pod_failures(pod(**crash("ValueError: no such model\n")))
+    assert "memlock" not in other
+
+
+def test_the_remedy_is_in_the_documentation() -> None:
+    """Field case C106."""
+    text = (Path(__file__).parents[3] / "docs" / "operations.md").read_text()
+    assert all(word in text for word in ("Cannot allocate memory", "LimitMEMLOCK=infinity", "ibv_devinfo -v"))
 
 
 def engine_pod(name: str, note: str, created: str = "2026-11-30T06:00:00Z", **metadata: Any) -> Json:

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from disagg_operator.api.names import ENGINE_ROLES, LABEL_ROLE, Component
 from disagg_operator.build.engine_pod import INIT
+from disagg_operator.status.remedies import find_remedy
 
 Manifest = dict[str, Any]
 
@@ -247,7 +248,8 @@ def _container_failures(pod: str, container: Manifest) -> list[str]:
     if waiting.get("reason") == "CrashLoopBackOff" or (
         last and last.get("exitCode", 0) != 0 and not container["ready"]
     ):
-        words = _last_words(last.get("message", ""))
+        log = last.get("message", "")
+        words = find_remedy(log) or _last_words(log)
         cause = last.get("reason", "Error")
         code = f" (exit {last['exitCode']})" if "exitCode" in last else ""
         return [f"{where} ended: {cause}{code}{': ' + words if words else ''}"]
