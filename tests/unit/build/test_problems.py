@@ -297,6 +297,24 @@ def test_a_template_cannot_take_over_the_engine(container: dict[str, Any], field
 
 
 @pytest.mark.parametrize(
+    "value",
+    [
+        '--enforce-eager --kv-transfer-config "{\\"kv_connector\\":\\"NixlConnector\\"}"',
+        '--kv-transfer-config={"kv_connector":"NixlConnector"}',
+        "--kv_transfer_config.kv_connector NixlConnector",
+    ],
+)
+def test_a_transfer_config_in_a_variable_is_refused(value: str) -> None:
+    """Field case C16: other images read flags from a variable, and `$(NAME)` in args would bring a second config."""
+    for part in ("engine", "prefill"):
+        found = only_problem({part: {"env": env("VLLM_ADDITIONAL_ARGS", value=value)}})
+        assert found.path == f"spec.{part}.env[VLLM_ADDITIONAL_ARGS]"
+        assert "kvTransferConfig" in found.remedy
+    template = {"spec": {"containers": [{"name": "engine", "env": env("FLAGS", value=value)}]}}
+    assert only_problem({"decode": {"template": template}}).path.endswith("env[FLAGS]")
+
+
+@pytest.mark.parametrize(
     "template",
     [
         {"metadata": {"labels": {"inference.disagg.io/role": "decode"}}},

@@ -17,6 +17,7 @@ _SEED: Final = "PYTHONHASHSEED"
 _HUB_TOKENS: Final = frozenset({"HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"})
 _SECRET_NAME: Final = re.compile(r"(TOKEN|PASSWORD|PASSWD|SECRET|API_?KEY|ACCESS_KEY|CREDENTIALS?)$", re.IGNORECASE)
 _NAME: Final = re.compile(r"[^=\x00-\x1f\x7f]+")
+_TRANSFER_FLAG: Final = "--kv-transfer-config"
 _SOURCES: Final = frozenset({"secretKeyRef", "configMapKeyRef", "fieldRef", "resourceFieldRef", "fileKeyRef"})
 
 
@@ -51,6 +52,9 @@ def _judge(spec: Spec, name: str, value: str, source: Any) -> Iterator[tuple[str
             f"found {value!r}" if source is None else "found valueFrom",
             OWNED_ENV[_SEED],
         )
+    if _TRANSFER_FLAG in value.replace("_", "-"):
+        # Images elsewhere have a shell that reads flags from a variable; and $(NAME) in args would bring a second one.
+        yield f"found {_TRANSFER_FLAG} in it", "set spec.<role>.kvTransferConfig: an engine has one, and no shell"
     if name == "HF_HOME" and spec.model.uri.startswith("hf://"):
         yield "a variable that the operator sets", "set spec.model.cache: downloads are kept there"
     if name in _HUB_TOKENS and (spec.model.token_secret_ref is not None or source is None):
