@@ -62,6 +62,15 @@ def test_every_metric_exists(rules: list[Manifest], dashboard: Manifest) -> None
     assert named <= known, named - known
 
 
+def test_requests_without_any_transfer_are_an_alert(rules: list[Manifest]) -> None:
+    """Field case C100: prefill and decode are there and Ready, and nothing goes from one to the other."""
+    (rule,) = [rule for rule in rules if rule["alert"] == "DisaggNothingShared"]
+    requests, _, transfers = rule["expr"].partition("unless")
+    assert 'disagg_router_requests_total{route="pd"}' in requests
+    # Where no engine has a connector this counter is not there at all, and `unless` holds nothing back.
+    assert "vllm:external_prefix_cache_hits_total" in transfers
+
+
 def test_every_alert_has_a_runbook(rules: list[Manifest]) -> None:
     text = (ROOT / "docs" / "operations.md").read_text()
     sections = {line.lstrip("#").strip() for line in text.splitlines() if line.startswith("#")}
