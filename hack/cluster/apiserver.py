@@ -75,7 +75,13 @@ class ApiServer:
 
 
 @contextmanager
-def start(directory: Path, *, controllers: Sequence[str] = (), audits_reads: bool = False) -> Iterator[ApiServer]:
+def start(
+    directory: Path,
+    *,
+    controllers: Sequence[str] = (),
+    controller_flags: Sequence[str] = (),
+    audits_reads: bool = False,
+) -> Iterator[ApiServer]:
     """An API server with an empty etcd, its files below `directory`. Named controllers run beside it."""
     plane = Plane(
         directory,
@@ -91,7 +97,8 @@ def start(directory: Path, *, controllers: Sequence[str] = (), audits_reads: boo
     try:
         control_plane.start_api(plane, processes)
         if controllers:
-            processes.start(control_plane.controller_manager(plane, controllers, port=free_port()))
+            manager = control_plane.controller_manager(plane, controllers, free_port(), controller_flags)
+            processes.start(manager)
         yield ApiServer(plane, authority)
     finally:
         for name in reversed(processes.names()):

@@ -152,7 +152,9 @@ def _aggregation(pki: Path) -> list[str]:
     ]
 
 
-def controller_manager(plane: Plane, controllers: Sequence[str] = ("*",), port: int = 10257) -> Program:
+def controller_manager(
+    plane: Plane, controllers: Sequence[str] = ("*",), port: int = 10257, flags: Sequence[str] = ()
+) -> Program:
     """kube-controller-manager, with all controllers or the named ones."""
     argv = [
         str(paths.binary("kube-controller-manager")),
@@ -164,6 +166,7 @@ def controller_manager(plane: Plane, controllers: Sequence[str] = ("*",), port: 
         "--bind-address=127.0.0.1",
         f"--secure-port={port}",
         f"--controllers={','.join(controllers)}",
+        *flags,
     ]
     return Program("kube-controller-manager", argv, dies_with_parent=not plane.has_nodes)
 

@@ -260,7 +260,15 @@ class Site:
         }
         self.edit("deployments", deployment, {"status": status}, "status")
 
-    def put_pod(self, name: str, owner: str, role: str, status: Json, labels: Json | None = None) -> str:
+    def put_pod(
+        self,
+        name: str,
+        owner: str,
+        role: str,
+        status: Json,
+        labels: Json | None = None,
+        requests: Json | None = None,
+    ) -> str:
         """A pod of a role with a status, as a kubelet would show it. Returns its UID."""
         labels = {
             "inference.disagg.io/name": owner,
@@ -274,7 +282,8 @@ class Site:
             "capabilities": {"drop": ["ALL"]},
             "seccompProfile": {"type": "RuntimeDefault"},
         }
-        container = {"name": "engine", "image": "none", "securityContext": security}
+        resources = {"requests": requests or {}}
+        container = {"name": "engine", "image": "none", "securityContext": security, "resources": resources}
         self.must(
             "POST",
             self.path("pods"),

@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 from api.conftest import install_crd, install_scaler_crd
 from api.manifests import resource
+from api.operator_runs.cpu_use import cpu_use, put_ready_pod
 from api.operator_runs.site import Site
-from api.operator_runs.test_scaling import AUTOSCALERS, BY_CPU, SCALERS, runs, scale, settle, wished
+from api.operator_runs.test_scaling import AUTOSCALERS, BY_CPU, SCALERS, runs, scale, settle, warnings, wished
 from api.rest import Rest
 from cluster import apiserver, paths
 from cluster.apiserver import ApiServer
@@ -43,7 +44,10 @@ _numbers = itertools.count(1)
 def bare(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[ApiServer, Kubectl]]:
     """An API server with the CRD of resources alone, and with Kubernetes' autoscaler."""
     controllers = ["garbage-collector-controller", "namespace-controller", "horizontal-pod-autoscaler-controller"]
-    with apiserver.start(tmp_path_factory.mktemp("apiserver"), controllers=controllers) as server:
+    # By default it looks every 15 s.
+    often = ["--horizontal-pod-autoscaler-sync-period=2s"]
+    directory = tmp_path_factory.mktemp("apiserver")
+    with apiserver.start(directory, controllers=controllers, controller_flags=often) as server:
         kubectl = Kubectl(paths.binary("kubectl"), server.kubeconfig)
         install_crd(kubectl)
         yield server, kubectl
@@ -78,7 +82,7 @@ def test_without_the_scalers_definition_others_are_served_and_it_may_come_later(
 
 
 def test_kubernetes_own_autoscaler_scales_a_role(place: Site, bare: tuple[ApiServer, Kubectl]) -> None:
-    """No metrics server runs here; that a count is below the lower bound the autoscaler sees without."""
+    """Field case C83. No metrics API runs here; that a count is below the lower bound the autoscaler sees without."""
     install_scaler_crd(bare[1])
     scaling = {"minReplicas": 1, "maxReplicas": 6, "metrics": [BY_CPU]}
     with place.operator():
@@ -96,6 +100,45 @@ def test_kubernetes_own_autoscaler_scales_a_role(place: Site, bare: tuple[ApiSer
         eventually(lambda: told().get("currentReplicas") == 3, "it reads the scaler's status", 60)
         able = [one["status"] for one in told()["conditions"] if one["type"] == "AbleToScale"]
         assert able == ["True"]
+
+
+def test_two_autoscalers_read_and_move_a_role_each(place: Site, bare: tuple[ApiServer, Kubectl]) -> None:
+    """Field case C83: each sees its own role's pods, and neither moves the other's."""
+    server, kubectl = bare
+    install_scaler_crd(kubectl)
+    target = {"type": "Utilization", "averageUtilization": 80}
+    by_cpu = {"type": "Resource", "resource": {"name": "cpu", "target": target}}
+    scaling = {"scaling": {"minReplicas": 1, "maxReplicas": 10, "metrics": [by_cpu]}}
+    with cpu_use(server) as use, place.operator():
+        settle(place, prefill=scaling, decode=scaling)
+        for role, thousandths in (("prefill", 800), ("decode", 2400)):
+            use[put_ready_pod(place, "llama", role)] = thousandths
+        eventually(lambda: wished(place) == 3, "three times the target are three pods", 60)
+        eventually(lambda: runs(place) == 3, "the Deployment follows")
+        for role, percent in (("prefill", 80), ("decode", 240)):
+            status = place.live(AUTOSCALERS, f"llama-{role}")["status"]
+            assert status["currentMetrics"][0]["resource"]["current"]["averageUtilization"] == percent
+            told = {one["type"]: (one["status"], one["reason"]) for one in status["conditions"]}
+            assert told["ScalingActive"] == ("True", "ValidMetricFound")
+            assert told["AbleToScale"][0] == "True"
+        assert (wished(place, "prefill"), runs(place, "prefill")) == (1, 1)
+
+
+def test_an_autoscaler_of_a_deployment_is_sent_to_the_right_target(
+    place: Site, bare: tuple[ApiServer, Kubectl]
+) -> None:
+    """Field case C82: what it writes is put back, each time, and the event names what can be scaled."""
+    install_scaler_crd(bare[1])
+    with place.operator():
+        settle(place, decode={"scaling": {}})
+        autoscaler = ("autoscale", "deployment/llama-decode", "--min=2", "--max=5", "--cpu=80%")
+        bare[1].run(*autoscaler, "-n", place.namespace)
+        eventually(lambda: bool(warnings(place, "ScaledElsewhere")), "it is told", 60)
+        (told,) = warnings(place, "ScaledElsewhere")
+        assert told.startswith("Deployment/llama-decode was scaled to 2 by ")
+        assert told.endswith(" and is put back to 1; scale dinfs/llama-decode instead")
+        bare[1].run("delete", "hpa", "llama-decode", "-n", place.namespace)
+        eventually(lambda: runs(place) == 1, "it is put back")
 
 
 def install_keda_crd(kubectl: Kubectl) -> None:
