@@ -195,7 +195,7 @@ def test_a_minimal_resource_gets_every_default(rest: Rest) -> None:
 @pytest.mark.parametrize("field", ["prefill", "decode", "kvStore", "router", "engine", "kvStore.metadata"])
 @pytest.mark.parametrize("empty", [{}, None])
 def test_an_empty_part_is_as_one_left_out(field: str, empty: Any, rest: Rest) -> None:
-    """`prefill: {}` and `prefill:` (null) are what is left of a part when its last line is removed."""
+    """Field case C101. `prefill: {}` and `prefill:` (null) are what is left of a part when its last line is removed."""
     plain = rest.create(resource(), "default", dry_run=True)
     answer = rest.create(resource(**at(field, empty)), "default", dry_run=True)
     assert answer.message == ""

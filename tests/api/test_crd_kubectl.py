@@ -115,7 +115,7 @@ def test_a_condition_has_the_form_of_kubernetes(
 
 
 def test_the_resource_itself_has_no_scale(kubectl: Kubectl, rest: Rest, namespace: str) -> None:
-    """Two roles have two counts: one /scale could only ever move one of them."""
+    """Field case C89. Two roles have two counts: one /scale could only ever move one of them."""
     rest.create(resource(), namespace)
     with pytest.raises(KubectlError, match="NotFound"):
         kubectl.run("scale", "dinf/llama", "--replicas=2", "-n", namespace)

@@ -19,6 +19,7 @@ SIZES: list[Case] = [
         for value in ("", "abc", "-1", -1, "0x10", "1g", "4g", "4m", "1e", "4 Gi B", "4Gib/s", "Gi", "1.5.2Gi")
     ],
     *[("spec.kvStore.segmentSize", "kvStore.segmentSize", value, "must be of type") for value in (True, ["4Gi"])],
+    ("spec.kvStore.segmentSize", "kvStore.segmentSize", 1073741824.0, "either a string or integer"),
     *[
         ("spec.kvStore.segmentSize", "kvStore.segmentSize", value, "write a size from 16Mi to 16Ti")
         for value in ("1", 4, "15Mi", "15.9mb", "17Ti", "1e15", "900 TB", 2**60)
@@ -113,6 +114,7 @@ def _flag(role: str, args: list[str], remedy: str) -> Case:
 
 
 FLAGS: list[Case] = [
+    # Field case C16.
     _flag("engine", ["--tensor-parallel-size", "4"], "set spec.<role>.parallelism.tensor"),
     _flag("prefill", ["--tensor-parallel-size=4"], "owns --tensor-parallel-size"),
     _flag("decode", ["--tensor_parallel_size", "4"], "owns --tensor-parallel-size; set spec.<role>.parallelism.tensor"),
@@ -245,6 +247,7 @@ REFERENCES: list[Case] = [
     ("spec.engine.image", "engine.image", "https://registry.example.com/a", "not an image; write such as"),
     ("spec.engine.image", "engine.image", "a image:1", "not an image; write such as"),
     ("spec.engine.device", "engine.device", "gpu", 'supported values: "cuda", "cpu"'),
+    # Field case C14.
     ("spec.prefill.kvTransferConfig", "prefill.kvTransferConfig", {"kv_role": "kv_consumer"}, "kv_producer or kv_both"),
     ("spec.decode.kvTransferConfig", "decode.kvTransferConfig", {"kv_role": "kv_producer"}, "kv_consumer or kv_both"),
     ("spec.decode.kvTransferConfig.kv_role", "decode.kvTransferConfig", {"kv_role": "x"}, "supported values"),

@@ -52,6 +52,7 @@ def test_upgrade_brings_the_new_crd(site: Site, next_chart: Path) -> None:
 
 
 def test_uninstall_leaves_crd_and_resources(site: Site) -> None:
+    """Field case C35."""
     site.install("disagg", "disagg-system")
     site.serve()
     told = site.helm.run("uninstall", "disagg", "-n", "disagg-system")

@@ -205,6 +205,7 @@ def test_a_store_setting_rolls_the_engines(served: Served) -> None:
 
 
 def test_decode_scaled_to_zero_answers_503(served: Served) -> None:
+    """Field cases C80 and C85."""
     served.edit(decode={"replicas": 0})
     served.wait_for("Ready", "True", reason="Suspended", timeout=180)
 

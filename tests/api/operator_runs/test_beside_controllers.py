@@ -62,6 +62,27 @@ def test_shifting_pods_between_roles_within_a_quota(spare: Site, *, at_once: boo
         assert pods(spare) == {"prefill": 3, "decode": 1}
 
 
+def test_a_role_to_zero_and_back_at_once_leaves_no_orphan(spare: Site) -> None:
+    """Field case C80: each second edit comes while the pods of the first are still leaving."""
+    with spare.operator(), pods_become_ready(spare):
+        wish(spare, 1, 2)
+        spare.wait_condition("llama", "Ready", "True", seconds=60)
+        sets = replica_sets(spare)
+        for turn in range(10):
+            wish(spare, turn % 2, 0)
+            eventually(lambda: pods(spare)["decode"] < 2, "pods leave")
+            wish(spare, 1, 2)
+        spare.wait_condition("llama", "Ready", "True", "Ready", seconds=60)
+        assert pods(spare) == {"prefill": 1, "decode": 2}
+        assert replica_sets(spare) == sets, "no revision came of it"
+        eventually(lambda: len(spare.must("GET", spare.path("pods"))["items"]) == 5, "nobody else is left")
+
+
+def replica_sets(site: Site) -> set[str]:
+    found = site.must("GET", f"/apis/apps/v1/namespaces/{site.namespace}/replicasets")["items"]
+    return {one["metadata"]["name"] for one in found}
+
+
 def test_rollout_restart_of_a_deployment_goes_to_its_end(spare: Site, spare_kubectl: Kubectl) -> None:
     """Field case C34: the pods are replaced, the annotation stays, and nothing is written once that is done."""
     with spare.operator(), pods_become_ready(spare):

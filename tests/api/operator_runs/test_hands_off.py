@@ -118,7 +118,7 @@ def test_an_owner_reference_that_is_taken_off_comes_back(site: Site, operator: O
 
 
 def test_only_what_is_labelled_is_watched(site: Site) -> None:
-    """Neither Secrets nor anybody else's pods are asked for; of children, what carries our label."""
+    """Field cases C29 and C98: watches have an end, and neither Secrets nor anybody else's pods are asked for."""
     seen: list[tuple[str, str]] = []
     faults = Faults(sees=lambda method, path: seen.append((method, path)))
     with fault_proxy(site.server.kubeconfig_for(site.user), faults) as through, site.operator(kubeconfig=through):

@@ -1,12 +1,14 @@
 """One resource's life: its children come, serve, change, and go with it."""
 
 import time
+from urllib.parse import quote
 
 import pytest
 from api.manifests import at, resource
-from api.operator_runs.site import ENGINES, PARTS, Operator, Site, holds_for
+from api.operator_runs.site import ENGINES, KINDS, PARTS, Operator, Site, holds_for
 from router.programs import eventually
 
+CPU = {"name": "cpu", "target": {"type": "Utilization", "averageUtilization": 70}}
 ALL_CHILDREN = {
     ("configmaps", "llama-mooncake-config"),
     ("serviceaccounts", "llama-router"),
@@ -193,6 +195,25 @@ def test_ten_live_through_a_restart_and_go_without_help(site: Site) -> None:
                 assert {key: c["metadata"]["uid"] for key, c in site.children(name).items()} == uids[name]
                 site.delete("dinf", name)
             eventually(lambda: not any(site.children(name) for name in names), "all are gone", 60)
+
+
+def test_the_longest_name_serves(site: Site, operator: Operator) -> None:
+    """Field case C19: every kind of child, selectors and status work with it."""
+    name = "a" * 44 + "z"
+    scaling = {"minReplicas": 2, "maxReplicas": 3, "metrics": [{"type": "Resource", "resource": CPU}]}
+    parts = {"decode": {"scaling": scaling}, "prefill": {"replicas": 2}, "router": {"replicas": 2}}
+    site.apply(resource(name, **parts, kvStore={"metadata": {"type": "HTTP"}}))
+    site.wait_built(name)
+    site.serve(name)
+    site.wait_condition(name, "Ready", "True")
+    assert {kind for kind, _ in site.children(name)} == KINDS.keys()
+    labels = site.live("deployments", f"{name}-decode")["spec"]["template"]["metadata"]["labels"]
+    site.put_pod("one-of-decode", name, "decode", {}, labels)
+    selector = site.live("dinf", name)["status"]["decode"]["selector"]
+    selected = site.must("GET", f"{site.path('pods')}?labelSelector={quote(selector)}")["items"]
+    assert [pod["metadata"]["name"] for pod in selected] == ["one-of-decode"]
+    site.delete("dinf", name)
+    eventually(lambda: not site.children(name), "all children are gone", 60)
 
 
 def test_services_of_other_names_do_not_reach_into_pods(site: Site, operator: Operator) -> None:

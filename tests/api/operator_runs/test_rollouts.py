@@ -186,6 +186,7 @@ def shapes(site: Site) -> Json:
 
 
 def test_additions_stay_and_are_told_once(site: Site, operator: Operator, kubectl: Kubectl) -> None:
+    """Field case C34."""
     settle(site)
     where = ("-n", site.namespace)
     kubectl.run("rollout", "restart", "deployment/llama-decode", *where)

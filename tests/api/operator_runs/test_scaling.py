@@ -63,6 +63,7 @@ def owners(site: Site, role: str = "decode") -> set[str]:
 def test_a_role_with_scaling_is_scaled_by_kubectl_and_the_other_is_not(
     site: Site, operator: Operator, kubectl: Kubectl
 ) -> None:
+    """Field case C83: the count wished, the count there, and a selector of pods."""
     settle(site, decode={"scaling": {}})
     assert site.get(SCALERS, "llama-prefill") is None
     assert (wished(site), runs(site)) == (1, 1)
@@ -163,6 +164,7 @@ def test_other_changes_of_the_resource_leave_the_count(site: Site, operator: Ope
 def test_a_deployment_that_is_scaled_itself_is_put_back_and_told(
     site: Site, operator: Operator, kubectl: Kubectl
 ) -> None:
+    """Field case C82."""
     settle(site, decode={"scaling": {"minReplicas": 2}})
     for role, target, own in (("decode", "dinfs/llama-decode", 2), ("prefill", "spec.prefill.replicas", 1)):
         scale(kubectl, site, f"deployment/llama-{role}", 7)
@@ -256,6 +258,7 @@ def test_settled_scalers_and_autoscalers_are_looked_at_and_not_written(site: Sit
 
 
 def test_decode_goes_to_zero_and_back(site: Site, operator: Operator, kubectl: Kubectl) -> None:
+    """Field case C80."""
     settle(site, prefill={"scaling": {}}, decode={"scaling": {}})
     for role in ("decode", "prefill"):
         scale(kubectl, site, f"dinfs/llama-{role}", 0)

@@ -1,8 +1,10 @@
 """What stands in the way: other people's objects and edits, wrong resources, refusals, pods that do not start."""
 
+import json
+
 import pytest
 from api.manifests import at, resource
-from api.operator_runs.site import PARTS, Operator, Site, holds_for
+from api.operator_runs.site import PARTS, Json, Operator, Site, holds_for
 from router.programs import eventually
 
 MANAGED_BY = "app.kubernetes.io/managed-by"
@@ -98,6 +100,35 @@ def test_a_wrong_resource_gets_no_child_and_a_sentence(site: Site, operator: Ope
     assert not site.condition("llama", "Stalled")
 
 
+SECRET = "hf_" + "a1B2" * 9
+PASTED = {
+    "store-config": at("kvStore.config", {"metadata_backend": "redis", "metadata_server_auth": SECRET}),
+    "address": at("kvStore.config", {"metadata_server": f"redis://:{SECRET}@r:6379"}),
+    "template": at("decode.template", {"spec": {"containers": [{"name": "engine", "args": [SECRET]}]}}),
+    "override": at("decode.kvTransferConfig", {"kv_connector_extra_config": {"token": SECRET}}),
+}
+
+
+def test_a_secret_in_a_wrong_place_is_told_nowhere(site: Site) -> None:
+    """Field cases C05 and C92: not in status, events, children or the log, and the field is named."""
+    with site.operator() as operator:
+        for name, spec in PASTED.items():
+            site.apply(resource(name, **spec))
+        for name in PASTED:
+            told = site.wait_condition(name, "Stalled", "True", "InvalidSpec")
+            assert "spec." in told["message"]
+            assert not site.children(name)
+        assert "nearest known key is metadata_server" in site.condition("store-config", "Stalled")["message"]
+        eventually(lambda: {event["involvedObject"]["name"] for event in events_of(site)} >= PASTED.keys(), "events")
+        statuses = [site.live("dinf", name)["status"] for name in PASTED]
+        assert SECRET not in json.dumps([events_of(site), statuses]) + operator.log
+
+
+def events_of(site: Site) -> list[Json]:
+    found: list[Json] = site.must("GET", site.path("events"))["items"]
+    return found
+
+
 def test_an_operator_without_the_devices_engine_image_says_so_and_builds_nothing(site: Site) -> None:
     wish = {"engine": {"device": "cpu"}}
     with site.operator(images={"engine-image-cpu": ""}):
@@ -182,6 +213,7 @@ def test_what_keeps_engines_from_the_store_is_told(site: Site, operator: Operato
 
 
 def test_a_quota_is_told(site: Site, operator: Operator) -> None:
+    """Field case C86."""
     site.apply(resource("llama"))
     site.wait_built("llama")
     failure = {"type": "ReplicaFailure", "status": "True", "reason": "FailedCreate", "message": "exceeded quota: gpus"}
@@ -191,6 +223,7 @@ def test_a_quota_is_told(site: Site, operator: Operator) -> None:
 
 
 def test_wished_zero_is_no_loss_and_loss_is_no_wish(site: Site, operator: Operator) -> None:
+    """Field case C101, both roles at zero among it."""
     site.apply(resource("llama"))
     site.wait_built("llama")
     site.serve("llama")

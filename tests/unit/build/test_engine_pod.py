@@ -254,6 +254,16 @@ def test_probes_allow_long_starts_and_long_stalls_but_not_death() -> None:
     assert container["readinessProbe"]["httpGet"]["path"] == "/health"
 
 
+def test_how_patient_liveness_is_can_be_said_for_each_role() -> None:
+    """Field case C41."""
+    patient = {"containers": [{"name": "engine", "livenessProbe": {"failureThreshold": 100, "periodSeconds": 30}}]}
+    desired = build(make({"prefill": {"startupTimeout": "3h", "template": {"spec": patient}}}))
+    prefill, decode = engine(desired), engine(desired, "decode")
+    assert prefill["livenessProbe"] == {**decode["livenessProbe"], "failureThreshold": 100, "periodSeconds": 30}
+    assert prefill["livenessProbe"]["httpGet"] == decode["livenessProbe"]["httpGet"], "the rest of it stays"
+    assert prefill["startupProbe"]["failureThreshold"] == 3 * decode["startupProbe"]["failureThreshold"]
+
+
 @pytest.mark.parametrize(("grace", "drain", "timeout"), [(60, 15, "40"), (5, 0, "3"), (10, 9, "1"), (600, 0, "595")])
 def test_a_leaving_engine_has_time_for_its_requests(grace: int, drain: int, timeout: str) -> None:
     desired = build(make({"decode": {"terminationGracePeriodSeconds": grace, "drainSeconds": drain}}))

@@ -4,6 +4,7 @@ import json
 from typing import Any
 
 import pytest
+from disagg_operator.build.inputs import ClusterFacts
 from unit.build.samples import build, child, container, engine, env_of, flag, has_child, make, only_problem, problems
 
 GI = 1 << 30
@@ -61,16 +62,20 @@ def test_an_unknown_mode_is_told_with_the_valid_ones() -> None:
 
 
 def test_the_oldest_form_works_with_its_missing_sizes() -> None:
-    """Field case C02: etcd metadata, a static local_hostname, no sizes, RDMA without a device in the pod."""
+    """Field case C02: etcd metadata, a static local_hostname, no sizes."""
     raw = {
         "local_hostname": "10.0.0.5",
         "metadata_server": "etcd://10.0.0.9:2379",
-        "protocol": "tcp",
+        "protocol": "rdma",
+        "device_name": "erdma_0",
         "master_server_address": "10.0.0.9:50001",
     }
-    desired = build(make({"kvStore": {"config": raw}}))
-    values = config({"config": raw})
-    assert values["global_segment_size"] == 4 * GI
+    assert all("no RDMA device is asked for" in found.found for found in problems({"kvStore": {"config": raw}}))
+    store = {"protocol": "rdma", "rdma": {"resourceName": "rdma/hca"}, "config": raw}
+    desired = build(make({"kvStore": store}))
+    values = config(store)
+    assert (values["protocol"], values["device_name"]) == ("rdma", "erdma_0")
+    assert (values["global_segment_size"], values["local_buffer_size"]) == (4 * GI, GI)
     assert "local_hostname" not in values
     told = "\n".join(desired.hints)
     assert "spec.kvStore.config.local_hostname: ignored" in told
@@ -157,10 +162,11 @@ def test_the_handshake_is_known_in_every_case() -> None:
 
 def test_typing_errors_are_told_with_the_nearest_key() -> None:
     """Field case C11."""
-    told = hints({"config": {"tansfer_timeout": 60, "enable_ssd_offload": True, "prefer_alloc_in_same_node": True}})
+    raw = {"tansfer_timeout": 60, "enable_ssd_offload": True, "ssd_offload_path": "/nvme", "preferred_segment": False}
+    told = hints({"config": {**raw, "prefer_alloc_in_same_node": True}})
     assert "tansfer_timeout: no reader knows this key; the nearest known key is transfer_timeout" in told
-    assert "enable_ssd_offload: has no effect" in told
-    assert "prefer_alloc_in_same_node: has no effect" in told
+    for key in ("enable_ssd_offload", "ssd_offload_path", "preferred_segment", "prefer_alloc_in_same_node"):
+        assert f"{key}: has no effect" in told
 
 
 @pytest.mark.parametrize(
@@ -193,6 +199,8 @@ def test_devices_with_tcp_are_told() -> None:
 
 def test_generated_names_resolve_from_every_namespace() -> None:
     """Field case C43."""
+    there = build(make(), ClusterFacts(cluster_domain="corp.example")).endpoint
+    assert there == "http://llama-router.team-a.svc.corp.example:8000"
     assert config()["master_server_address"] == "llama-master.team-a.svc:50051"
     external = {"master": {"external": {"address": "mc.ops:50051"}}}
     assert config(external)["master_server_address"] == "mc.ops:50051"

@@ -159,6 +159,7 @@ def test_protocols(protocol: str, meant: str) -> None:
 
 
 def test_an_unknown_protocol_is_refused_with_the_list() -> None:
+    """Field case C13."""
     (problem,) = _refused(protocol="infiniband")
     assert "tcp, rdma, efa, ascend" in problem.remedy
 
@@ -179,6 +180,7 @@ def test_devices(devices: object, meant: str) -> None:
 
 
 def test_a_device_with_tcp_is_warned_of() -> None:
+    """Field case C13."""
     (warning,) = _normalise(protocol="tcp", device_name="mlx5_0").warnings
     assert "no effect with protocol tcp" in warning
 

@@ -42,6 +42,18 @@ def test_a_status_tells_counts_and_addresses() -> None:
     assert told["conditions"][0]["type"] == "Ready"
 
 
+def test_the_pool_is_told_whole() -> None:
+    """Field case C104: one segment for each rank of each replica."""
+    role = {"parallelism": {"tensor": 4}, "resources": {"limits": {"memory": "64Gi"}}}
+    store = {"segmentSize": "10Gi", "localBufferSize": "1Gi"}
+    for replicas, pool in ((0, "120Gi"), (1, "160Gi")):
+        resource = make(
+            {"kvStore": store, "prefill": {"replicas": 3, **role}, "decode": {"replicas": replicas, **role}}
+        )
+        told = build_status(resource, build(resource), seen(), Expectation({"prefill": 4, "decode": 4}))
+        assert told["kvStore"]["poolSize"] == pool
+
+
 def test_the_order_of_conditions_says_nothing() -> None:
     one, other = status(), status()
     other["conditions"].reverse()
