@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from mooncake_store_connector.agent import messages as m
 from mooncake_store_connector.counters import Counters
@@ -196,6 +196,7 @@ _STEPS = st.one_of(
 )
 
 
+@example([("note", 0), ("kept", [0]), ("gone", [0, 0])], 1, 3)
 @given(st.lists(_STEPS, max_size=60), st.integers(1, 8), st.integers(3, 20))
 def test_whoever_follows_never_hears_a_thing_twice(
     steps: list[tuple[str, Any]], most_told: int, most_waiting: int

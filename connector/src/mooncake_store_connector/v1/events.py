@@ -162,7 +162,7 @@ class Events:
         return [self._words.stored(run) for run in runs(fresh)] + self._removed(forgotten)
 
     def _gone(self, blocks: Iterable[Block]) -> list[Any]:
-        known = [block for block in blocks if block in self._told]
+        known = [block for block in dict.fromkeys(blocks) if block in self._told]
         for block in known:
             del self._told[block]
         return self._removed(known)
