@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from connector.environment import engine_environment
-from connector.kinds.programs import Case, Engine, make_models
+from connector.kinds.programs import TURNS, Case, Engine, Right, Turn, make_models
 from connector.processes import master
 
 
@@ -20,7 +20,7 @@ class Pair:
     decode: Engine
 
 
-Plain = Callable[[Case], list[list[int]]]
+Plain = Callable[[Case], Right]
 
 
 @pytest.fixture(scope="session")
@@ -46,12 +46,23 @@ def pair(models: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pai
 @pytest.fixture(scope="session")
 def plain(pair: Pair) -> Plain:
     """Token ids without a connector, from an engine in prefill's place. It is started once a case."""
-    known: dict[Case, list[list[int]]] = {}
+    known: dict[Case, Right] = {}
 
-    def ids(case: Case) -> list[list[int]]:
+    def ids(case: Case) -> Right:
         if case not in known:
             pair.prefill.open(case, shares=False)
-            known[case] = pair.prefill.ask(case.prompts()).ids
+            known[case] = _right(case, pair.prefill)
         return known[case]
 
     return ids
+
+
+def _right(case: Case, engine: Engine) -> Right:
+    turns, prompts = [], case.openings()
+    for _ in range(TURNS):
+        answers = engine.ask(prompts).ids
+        turns.append(Turn(prompts, answers))
+        prompts = case.follow(prompts, answers)
+    # One at a time, as they are asked where they are to be loaded: of two at once, one would have the other's prefix.
+    alike = [engine.ask([prompt]).ids[0] for prompt in case.alike()]
+    return Right(engine.ask(case.prompts()).ids, turns, alike)

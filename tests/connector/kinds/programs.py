@@ -17,6 +17,7 @@ from connector.v0.programs import Worker
 _HERE = Path(__file__).parent
 VOCABULARY = 512
 ANSWER_TOKENS = 24
+TURNS = 3
 ASK = {"mooncake_store": {"v": 1}}
 NO_DAMAGE: Mapping[str, object] = {}
 
@@ -38,9 +39,45 @@ class Case:
         lengths = [5 * self.block + 7, 8 * self.block, 7 * self.block + 1, 3 * self.block + self.block // 2]
         return [[draw.randrange(VOCABULARY) for _ in range(length)] for length in lengths]
 
-    def loadable(self) -> int:
+    def openings(self) -> list[list[int]]:
+        """What users say first. An answer begins in a block, at its start, and right before its end."""
+        draw = random.Random(f"{self.kind} {self.block} openings")
+        lengths = [3 * self.block + 5, 4 * self.block, 5 * self.block - 1]
+        return [[draw.randrange(VOCABULARY) for _ in range(length)] for length in lengths]
+
+    def follow(self, prompts: Sequence[list[int]], answers: Sequence[list[int]]) -> list[list[int]]:
+        """The next turn's prompts: all that was said, and more from the user."""
+        draw = random.Random(f"{self.kind} {self.block} {len(prompts[0])}")
+        said = [prompt + answer for prompt, answer in zip(prompts, answers, strict=True)]
+        return [[*one, *(draw.randrange(VOCABULARY) for _ in range(self.block + 3))] for one in said]
+
+    def alike(self) -> list[list[int]]:
+        """Prompts that begin with the same four blocks, and end in their own ways."""
+        draw = random.Random(f"{self.kind} {self.block} alike")
+        prefix = [draw.randrange(VOCABULARY) for _ in range(4 * self.block)]
+        lengths = [1, self.block // 2, self.block, 2 * self.block + 3]
+        return [[*prefix, *(draw.randrange(VOCABULARY) for _ in range(length))] for length in lengths]
+
+    def loadable(self, prompts: Sequence[list[int]]) -> int:
         """Tokens of all prompts that whole blocks can give: one token of each is always computed."""
-        return sum((len(prompt) - 1) // self.block * self.block for prompt in self.prompts())
+        return sum((len(prompt) - 1) // self.block * self.block for prompt in prompts)
+
+
+@dataclass(frozen=True)
+class Turn:
+    """What is asked in one turn of some conversations, and the right answers."""
+
+    prompts: list[list[int]]
+    ids: list[list[int]]
+
+
+@dataclass(frozen=True)
+class Right:
+    """What an engine without a connector answers: to a case's prompts, in its conversations, to prompts alike."""
+
+    prompts: list[list[int]]
+    turns: list[Turn]
+    alike: list[list[int]]
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ pytestmark = pytest.mark.engines
 def test_recurrent_layers_are_served_alone(pair: Pair, plain: Plain) -> None:
     """States of Mamba layers are not shared, and so nothing is."""
     case = Case("recurrent", 16)
-    right, prompts = plain(case), case.prompts()
+    right, prompts = plain(case).prompts, case.prompts()
     pair.prefill.open(case)
     first = pair.prefill.ask(prompts, [ASK] * len(prompts))
     second = pair.prefill.ask(prompts, first.params)
@@ -23,7 +23,7 @@ def test_recurrent_layers_are_served_alone(pair: Pair, plain: Plain) -> None:
 def test_ranks_that_differ_share_nothing(pair: Pair, plain: Plain) -> None:
     """Prefill has two ranks, decode one: neither's blocks are the other's."""
     case = Case("gqa", 32)
-    right, prompts = plain(case), case.prompts()
+    right, prompts = plain(case).prompts, case.prompts()
     pair.prefill.open(Case("gqa", 32, ranks=2))
     pair.decode.open(case)
     for engine in (pair.prefill, pair.decode):

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from connector.kinds.conftest import Pair, Plain
-from connector.kinds.programs import ANSWER_TOKENS, ASK, NO_DAMAGE, Answers, Case
+from connector.kinds.programs import ANSWER_TOKENS, ASK, NO_DAMAGE, Answers, Case, Right
 
 pytestmark = pytest.mark.engines
 
@@ -31,10 +31,15 @@ class Run:
     """A case with its engines, and what an engine without a connector answers."""
 
     case: Case
-    plain: list[list[int]]
+    right: Right
     engines: Pair
     params: list[dict[str, Any] | None]
     """What prefill promises."""
+
+    @property
+    def plain(self) -> list[list[int]]:
+        """The right answers to the case's prompts."""
+        return self.right.prompts
 
     def decode(self, damage: Mapping[str, object] = NO_DAMAGE) -> Answers:
         """Answers to all prompts, none of which decode's own cache knows."""
@@ -44,12 +49,12 @@ class Run:
 @pytest.fixture(scope="module", params=CASES, ids=str)
 def run(request: pytest.FixtureRequest, pair: Pair, plain: Plain) -> Run:
     case: Case = request.param
-    ids, prompts = plain(case), case.prompts()
+    right, prompts = plain(case), case.prompts()
     for engine in (pair.prefill, pair.decode):
         engine.open(case)
         engine.wait_shared(case)
     params = pair.prefill.ask(prompts, [ASK] * len(prompts), max_tokens=1).params
-    return Run(case, ids, pair, params)
+    return Run(case, right, pair, params)
 
 
 def test_answers_depend_on_the_prompt(run: Run) -> None:
@@ -61,9 +66,38 @@ def test_answers_depend_on_the_prompt(run: Run) -> None:
 def test_what_is_loaded_changes_no_token(run: Run) -> None:
     for time in ("cold", "warm"):
         found = run.decode()
-        print(f"{run.case} {time}: {found.loaded} of {run.case.loadable()} tokens loaded, {found.seconds} s")
+        loadable = run.case.loadable(run.case.prompts())
+        print(f"{run.case} {time}: {found.loaded} of {loadable} tokens loaded, {found.seconds} s")
         assert found.ids == run.plain
-        assert found.loaded >= 0.95 * run.case.loadable()
+        assert found.loaded >= 0.95 * loadable
+
+
+def test_conversations_go_on_from_the_store(run: Run) -> None:
+    """Neither engine has anything of a turn in its own cache when the next one comes."""
+    stored = 0  # Whole blocks of the turn before.
+    for number, turn in enumerate(run.right.turns):
+        loadable = run.case.loadable(turn.prompts)
+        promised = run.engines.prefill.ask(turn.prompts, [ASK] * len(turn.prompts), max_tokens=1)
+        found = run.engines.decode.ask(turn.prompts, promised.params)
+        print(
+            f"{run.case} turn {number + 1}: decode loaded {found.loaded} of {loadable} tokens, "
+            f"prefill {promised.loaded} of {stored} that it had stored, unpromised"
+        )
+        assert found.ids == turn.ids
+        assert found.loaded > 0.9 * loadable
+        stored = sum(len(prompt) // run.case.block * run.case.block for prompt in turn.prompts)
+
+
+def test_a_prefix_that_prompts_share_is_loaded_for_each(run: Run) -> None:
+    """Whole blocks of the first prompt are the prefix alone. So what is promised for it holds for the others."""
+    prompts, engine = run.case.alike(), run.engines.decode
+    prefix = run.case.loadable(prompts[:1])
+    params = run.engines.prefill.ask(prompts[:1], [ASK], max_tokens=1).params
+    for prompt, right in zip(prompts, run.right.alike, strict=True):
+        found = engine.ask([prompt], params)
+        print(f"{run.case}, {len(prompt)} tokens: {found.loaded} loaded, {prefix} of them of all prompts")
+        assert found.ids == [right]
+        assert found.loaded > 0.9 * prefix
 
 
 def test_any_damage_changes_tokens(run: Run) -> None:
