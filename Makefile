@@ -32,6 +32,10 @@ test-unit: setup ## Run the unit tests alone (a minute)
 test-engines: setup ## Run the tests with real vLLM engines on this machine (20 minutes; some need the model of `make images`)
 	$(PYTEST) tests/connector -m "engines and not long" $(ARGS)
 
+.PHONY: test-faults
+test-faults: setup ## Take the store from real vLLM engines in every way, 50 prompts each; what it cost goes to benchmarks/results
+	$(PYTEST) tests/connector/test_engines_under_faults.py --full-counts $(ARGS)
+
 .PHONY: e2e
 e2e: setup binaries images ## Run the end-to-end tests on a real kubelet, in the size of CI
 	$(PYTEST) tests/e2e -m "not long" $(ARGS)

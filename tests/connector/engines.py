@@ -77,7 +77,7 @@ def transfer_config(**extra: object) -> str:
     )
 
 
-def write_store_config(folder: Path, master_port: int) -> Path:
+def write_store_config(folder: Path, master_port: int, **changes: object) -> Path:
     """One engine's config file, as its init container writes it. Loopback stands in for the pod's address."""
     template = {
         "master_server_address": f"master.invalid:{master_port}",
@@ -88,7 +88,7 @@ def write_store_config(folder: Path, master_port: int) -> Path:
     }
     values = json.loads(pod_config(json.dumps(template), "127.0.0.1"))
     # Loopback is refused as a master's address, rightly: other pods could not reach it. Here there is one machine.
-    values["master_server_address"] = f"127.0.0.1:{master_port}"
+    values |= {"master_server_address": f"127.0.0.1:{master_port}", **changes}
     path = folder / "mooncake_config.json"
     path.write_text(json.dumps(values))
     return path

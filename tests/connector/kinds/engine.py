@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from vllm import LLM, SamplingParams
-from vllm.distributed.kv_transfer import has_kv_transfer_group
+from vllm.distributed.kv_transfer import get_kv_transfer_group, has_kv_transfer_group
 from vllm.v1.attention.backend import MultipleOf
 from vllm.v1.attention.backends.cpu_attn import CPUAttentionBackend
 
@@ -54,11 +54,17 @@ class Engine:
             "params": [one.kv_transfer_params for one in outputs],
             "loaded": self._hits() - before,
             "seconds": round(time.monotonic() - begin, 2),
+            # The engine's times are of the same clock.
+            "each": [round(one.metrics.last_token_ts - begin, 3) for one in outputs],
         }
 
     def forget(self) -> bool:
         """Empty the engine's own prefix cache."""
         return bool(self._llm.reset_prefix_cache())
+
+    def agent(self) -> int:
+        """The process id of its agent, where the worker is in this process."""
+        return int(get_kv_transfer_group()._worker._process._process.pid)
 
     def close(self) -> None:
         """End it, its workers and its agent."""

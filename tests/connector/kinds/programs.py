@@ -20,6 +20,8 @@ ANSWER_TOKENS = 24
 TURNS = 3
 ASK = {"mooncake_store": {"v": 1}}
 NO_DAMAGE: Mapping[str, object] = {}
+# A busy machine may take its time.
+PATIENCE: Mapping[str, object] = {"wait_ms": 20_000, "save_wait_ms": 20_000}
 
 
 @dataclass(frozen=True)
@@ -88,14 +90,17 @@ class Answers:
     params: list[dict[str, Any] | None]
     loaded: int
     seconds: float
+    each: list[float]
+    """Seconds from asking to each one's last token."""
 
 
 class Engine(Worker):
     """One engine at a time, of one case after the other."""
 
-    def __init__(self, folder: Path, models: Path, master_port: int) -> None:
-        """On the store whose master has this port, when it shares KV."""
+    def __init__(self, folder: Path, models: Path, master_port: int, **changes: str) -> None:
+        """On the store whose master has this port, when it shares KV. `changes` are of the environment's variables."""
         self.log = folder / "engine.log"
+        self._folder = folder
         self._models = models
         self._damage = folder / "damage.json"
         # vLLM leaves its sockets there.
@@ -111,11 +116,14 @@ class Engine(Worker):
             "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
             "VLLM_HOST_IP": "127.0.0.1",
             "VLLM_NO_USAGE_STATS": "1",
+            **changes,
         }
         super().__init__("engine", self.log, env, program("python"), _HERE / "engine.py")
 
-    def open(self, case: Case, *, shares: bool = True) -> None:  # type: ignore[override]
-        """Start an engine with our connector, or with none."""
+    def open(  # type: ignore[override]
+        self, case: Case, *, shares: bool = True, extra: Mapping[str, object] = PATIENCE
+    ) -> None:
+        """Start an engine with our connector, of these options, or with none."""
         options: dict[str, object] = {
             "model": str(self._models / case.kind),
             "block_size": case.block,
@@ -126,8 +134,16 @@ class Engine(Worker):
             # vLLM's code for CPUs fails on chunks that end where cached blocks do.
             options["enable_prefix_caching"] = False
         if shares:
-            options["kv_transfer_config"] = _transfer()
-        self("open", options, seconds=600)
+            options["kv_transfer_config"] = _transfer(extra)
+        self("open", options, seconds=1200)
+
+    def agent(self) -> int:
+        """The process id of its agent, where it has one rank."""
+        return int(self("agent"))
+
+    def lead(self, master_port: int, **changes: object) -> None:
+        """Write other values into its config file, which it reads when it has to join a store again."""
+        write_store_config(self._folder, master_port, **changes)
 
     def wait_shared(self, case: Case, seconds: float = 120) -> None:
         """Until what it stores is there for it."""
@@ -150,7 +166,7 @@ class Engine(Worker):
         self._damage.write_text(json.dumps(dict(damage)))
         assert self("forget")
         given = list(params) if params is not None else [None] * len(prompts)
-        return Answers(**self("generate", list(prompts), max_tokens, given, seconds=300))
+        return Answers(**self("generate", list(prompts), max_tokens, given, seconds=900))
 
     def close(self) -> None:
         """End it, its workers and its agent."""
@@ -160,9 +176,9 @@ class Engine(Worker):
             self.stop()
 
 
-def _transfer() -> dict[str, Any]:
-    """As the operator's, but that it can be damaged, and that a busy machine may take its time."""
-    config: dict[str, Any] = json.loads(transfer_config(wait_ms=20_000, save_wait_ms=20_000))
+def _transfer(extra: Mapping[str, object]) -> dict[str, Any]:
+    """As the operator's, but that what it loads can be damaged."""
+    config: dict[str, Any] = json.loads(transfer_config(**extra))
     return {**config, "kv_connector_module_path": "connector.kinds.damaged"}
 
 
