@@ -53,14 +53,13 @@ test-cluster: setup binaries ## Check that the local cluster leaves nothing behi
 verify: setup ## Format, lint, types, layers, generated files: what CI asks of every change
 	.venv/bin/ruff format --check $(CHECKED)
 	.venv/bin/ruff check $(CHECKED)
-	.venv/bin/mypy $(CODE) hack tests
+	.venv/bin/mypy $(CODE) hack tests benchmarks
 	.venv/bin/lint-imports
 	$(HACK) generate --check
 
 .PHONY: bench-connector
 bench-connector: setup ## Time the connector beside others', arms interleaved; ratios go to benchmarks/results
-	PYTHONPATH=tests $(PY) benchmarks/v0.py $(ARGS)
-	PYTHONPATH=tests $(PY) benchmarks/handoff.py $(ARGS)
+	for part in v0 transfer handoff; do PYTHONPATH=tests $(PY) benchmarks/$$part.py $(ARGS) || exit 1; done
 
 .PHONY: bench-operator
 bench-operator: setup binaries ## Time the operator beside bare server-side applies on a real API server; figures go to benchmarks/results

@@ -13,8 +13,8 @@ RESULTS: Final = ROOT / "benchmarks" / "results"
 
 
 def spread(values: Sequence[float]) -> dict[str, float]:
-    """Median and quartiles."""
-    low, middle, high = statistics.quantiles(values, n=4, method="inclusive")
+    """Median and quartiles; of a single value, that value."""
+    low, middle, high = statistics.quantiles(values if len(values) > 1 else 2 * list(values), n=4, method="inclusive")
     return {"median": round(middle, 3), "lower_quartile": round(low, 3), "upper_quartile": round(high, 3)}
 
 
