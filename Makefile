@@ -59,7 +59,7 @@ verify: setup ## Format, lint, types, layers, generated files: what CI asks of e
 
 .PHONY: bench-connector
 bench-connector: setup ## Time the connector beside others', arms interleaved; ratios go to benchmarks/results
-	for part in v0 transfer stall handoff; do PYTHONPATH=tests $(PY) benchmarks/$$part.py $(ARGS) || exit 1; done
+	for part in v0 transfer stall handoff tax; do PYTHONPATH=tests $(PY) benchmarks/$$part.py $(ARGS) || exit 1; done
 
 .PHONY: bench-operator
 bench-operator: setup binaries ## Time the operator beside bare server-side applies on a real API server; figures go to benchmarks/results

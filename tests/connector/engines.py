@@ -3,7 +3,7 @@
 import json
 import re
 import urllib.request
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -96,9 +96,14 @@ def write_store_config(folder: Path, master_port: int, **changes: object) -> Pat
 
 @contextmanager
 def engine(
-    folder: Path, *, config: str | None = None, store: Path | None = None, env: Mapping[str, str] | None = None
+    folder: Path,
+    *,
+    config: str | None = None,
+    store: Path | None = None,
+    env: Mapping[str, str] | None = None,
+    flags: Sequence[str] = (),
 ) -> Iterator[Engine]:
-    """A float32 engine; yields when it is being started, see `wait_ready`."""
+    """A float32 engine with `flags` of its own; yields when it is being started, see `wait_ready`."""
     port = free_port()
     # vLLM leaves its sockets there.
     (folder / "tmp").mkdir(exist_ok=True)
@@ -119,7 +124,7 @@ def engine(
         **(env or {}),
     }
     command = [program("vllm"), "serve", str(model()), "--served-model-name", SERVED, "--port", str(port)]
-    command += ["--host", "127.0.0.1", "--dtype", "float32", "--max-model-len", "4096", "--enforce-eager"]
+    command += ["--host", "127.0.0.1", "--dtype", "float32", "--max-model-len", "4096", "--enforce-eager", *flags]
     if config:
         command += ["--kv-transfer-config", config]
     process = Process(command, folder / "engine.log", settings)

@@ -41,6 +41,11 @@ class Process:
             )
 
     @property
+    def pid(self) -> int:
+        """Its process id, and that of the group and session of all that it starts."""
+        return self._popen.pid
+
+    @property
     def is_running(self) -> bool:
         return self._popen.poll() is None
 
