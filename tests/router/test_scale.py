@@ -34,6 +34,24 @@ async def test_at_zero_the_router_stays_up_and_says_why(small: Stack, client: ai
     assert router.metric("disagg_router_unserved_requests_total") == 1, "demand shows while nothing serves"
 
 
+@pytest.mark.parametrize("last", [Behaviour(status=500), Behaviour(die_after=0)], ids=["error", "death"])
+async def test_the_last_words_of_a_pod_that_leaves_are_no_answer(
+    small: Stack, client: aiohttp.ClientSession, last: Behaviour
+) -> None:
+    """With no pod left but ones that end, Kubernetes sends what goes to their Service to these."""
+    leaving = small.add_engine("decode", shown=False)
+    leaving.behave(last)
+    router = small.add_router(f"--direct-decode-url={leaving.url}", wait=False)
+    eventually(router.ready, "the router is ready")
+    async with client.post(router.url + "/v1/completions", json={"prompt": "x"}) as reply:
+        assert reply.status == 503
+        assert int(reply.headers["Retry-After"]) > 0
+        assert (await reply.json())["error"]["code"] == "no_decode_engine"
+    assert leaving.program is not None
+    assert not leaving.program.running or leaving.seen(), "it was asked"
+    assert router.metric("disagg_router_unserved_requests_total") == 1, "demand shows"
+
+
 async def test_a_waiting_request_shows_and_is_answered_when_decode_comes(
     small: Stack, client: aiohttp.ClientSession
 ) -> None:

@@ -75,6 +75,10 @@ class Pool:
         """Decode's Service: used when no listed decode engine is left."""
         return self._last_resort
 
+    def is_rest(self, engine: Engine) -> bool:
+        """Whether this is decode's Service, and no decode engine is listed that could be behind it."""
+        return engine is self._last_resort and not self.listed(Role.DECODE)
+
     def listed(self, role: Role) -> list[Engine]:
         """The engines of a role that discovery lists now."""
         return [engine for engine in self._members.values() if engine.role is role]

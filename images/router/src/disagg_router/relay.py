@@ -85,6 +85,11 @@ class Relay:
             try:
                 return await self._attempt(request, upstream, engine, prompt=prompt)
             except AttemptError as failed:
+                if self._pool.is_rest(engine):
+                    # Behind the Service are only pods that leave: what they say in their last seconds is no answer.
+                    if not upstream.repeatable:
+                        return self._give_up(begun)
+                    continue
                 begun += failed.outcome.reached
                 last = failed.answer or last
                 if begun >= (_MAX_BEGUN if upstream.repeatable else 1):
