@@ -75,6 +75,7 @@ def test_deleted_while_it_is_being_built_it_leaves_nothing(spare: Site, spare_ku
 @pytest.mark.long
 def test_orphans_are_left_alone_and_go_by_their_label(spare: Site, spare_kubectl: Kubectl) -> None:
     """`kubectl delete --cascade=orphan`: whoever asks for it wants the children to go on."""
+    wait_until_scalers_are_collected(spare)
     with pods_become_ready(spare), spare.operator():
         serve(spare)
         spare.delete("dinf", "llama", "Orphan")
@@ -93,6 +94,7 @@ def test_orphans_are_left_alone_and_go_by_their_label(spare: Site, spare_kubectl
 @pytest.mark.long
 def test_orphans_come_home_to_a_resource_of_their_name(spare: Site, spare_kubectl: Kubectl) -> None:
     """The way to replace a resource without an engine's restart. Somebody else's object would be in the way."""
+    wait_until_scalers_are_collected(spare)
     with pods_become_ready(spare), spare.operator():
         serve(spare)
         before = spare.children("llama")
@@ -111,6 +113,24 @@ def test_orphans_come_home_to_a_resource_of_their_name(spare: Site, spare_kubect
         assert pod_uids(spare) == pods, "no engine was started again"
         spare.delete("dinf", "llama", "Foreground")
         eventually(lambda: not leftovers(spare, spare_kubectl), "nothing is left", 60)
+
+
+def wait_until_scalers_are_collected(site: Site) -> None:
+    """Wait until the garbage collector follows scalers: it takes the owner off what it follows alone."""
+    owner = {
+        "apiVersion": "inference.disagg.io/v1alpha1",
+        "kind": "DisaggregatedInference",
+        "name": "none",
+        "uid": "none",
+    }
+    body = {
+        "apiVersion": "inference.disagg.io/v1alpha1",
+        "kind": "DisaggregatedInferenceScaler",
+        "metadata": {"name": "probe", "ownerReferences": [owner]},
+        "spec": {"role": "decode", "resource": "none", "replicas": 0},
+    }
+    site.must("POST", site.path("disaggregatedinferencescalers"), body)
+    eventually(lambda: site.get("disaggregatedinferencescalers", "probe") is None, "the probe is collected", 90)
 
 
 def pod_uids(site: Site) -> set[str]:
