@@ -116,7 +116,9 @@ def master_state(address: str, health_url: str | None) -> MasterState:
 
 
 def explain_connect_error(address: str, error: OSError) -> str:
-    """A connection error with its likely cause."""
+    """A connection error with its likely cause. urllib wraps one in an error of its own."""
+    if isinstance(error, urllib.error.URLError):
+        error = error.reason if isinstance(error.reason, OSError) else OSError(error.reason)
     if isinstance(error, socket.gaierror):
         return f"{address}: the name does not resolve (is the Service there, and in this namespace?)"
     if isinstance(error, ConnectionRefusedError):
@@ -133,8 +135,7 @@ def _health_state(url: str) -> MasterState:
     except urllib.error.HTTPError as error:
         return MasterState(False, f"{url}: HTTP {error.code}")
     except urllib.error.URLError as error:
-        reason = error.reason if isinstance(error.reason, OSError) else OSError(str(error.reason))
-        return MasterState(False, explain_connect_error(url, reason))
+        return MasterState(False, explain_connect_error(url, error))
     except (OSError, ValueError, http.client.HTTPException) as error:
         return MasterState(False, f"{url}: {error!r}")
     is_ready = isinstance(health, dict) and bool(health.get("service_ready"))
@@ -163,8 +164,6 @@ def _http_metadata_fault(url: str) -> str:
         if error.code == HTTPStatus.NOT_FOUND:
             return f"{url}: HTTP 404 (no metadata service at this path; Mooncake's own is at /metadata)"
         return f"{url}: HTTP {error.code}" if error.code >= HTTPStatus.INTERNAL_SERVER_ERROR else ""
-    except urllib.error.URLError as error:
-        return explain_connect_error(url, error.reason if isinstance(error.reason, OSError) else OSError(error.reason))
     except OSError as error:
         return explain_connect_error(url, error)
     except http.client.HTTPException as error:
