@@ -21,7 +21,7 @@ from typing import Any, Final
 from api.operator_runs.site import Operator, Site
 from api.operator_runs.test_quiet import count, is_up
 from disagg_operator.build.inputs import Manifest
-from figures import RESULTS, describe_run, spread
+from figures import RESULTS, describe_run, spread, spread_of_ratios
 from operator_site import (
     READS,
     WORKERS,
@@ -306,9 +306,8 @@ def in_milliseconds(seconds: Sequence[float]) -> dict[str, float]:
 
 def summarise(times: dict[str, list[float]]) -> dict[str, Any]:
     """Spreads of both arms, and of the ratio within rounds."""
-    ratios = [ours / bare for ours, bare in zip(times["operator"], times["bare"], strict=True)]
     arms = {f"{arm}_seconds": spread(found) for arm, found in times.items()}
-    return {**arms, "times_of_bare": spread(ratios)}
+    return {**arms, "times_of_bare": spread_of_ratios(times["operator"], times["bare"])}
 
 
 if __name__ == "__main__":

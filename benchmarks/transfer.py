@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from connector.v0.programs import CallFailed, Site, Worker, site
-from figures import RESULTS, describe_run, spread
+from figures import RESULTS, describe_run, spread_in_ms, spread_of_ratios
 
 BLOCKS: Final = (16, 128)
 ARMS: Final = ("ours", "theirs", "raw")
@@ -102,14 +102,11 @@ def start_arms(made: Site, block: int, count: int) -> dict[str, Worker]:
 
 def summarise(times: Mapping[str, Sequence[float]]) -> dict[str, Any]:
     """Medians and quartiles of times in milliseconds, and of ratios within rounds."""
-    milliseconds = {f"{arm}_ms": spread([1000 * second for second in found]) for arm, found in times.items()}
-    speedup = [theirs / ours for theirs, ours in zip(times["theirs"], times["ours"], strict=True)]
-    efficiency = [raw / ours for raw, ours in zip(times["raw"], times["ours"], strict=True)]
     return {
-        **milliseconds,
-        "times_faster_than_theirs": spread(speedup),
-        "speed_of_raw": spread(efficiency),
-        "rounds": len(speedup),
+        **spread_in_ms(times),
+        "times_faster_than_theirs": spread_of_ratios(times["theirs"], times["ours"]),
+        "speed_of_raw": spread_of_ratios(times["raw"], times["ours"]),
+        "rounds": len(times["ours"]),
     }
 
 

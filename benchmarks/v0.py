@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from connector.v0.original_environment import original_python
 from connector.v0.programs import Site, Worker, site
-from figures import RESULTS, describe_run, spread
+from figures import RESULTS, describe_run, spread_in_ms, spread_of_ratios
 
 TOKENS: Final = 1000
 BLOCK_SIZE: Final = 16
@@ -87,14 +87,11 @@ def start_arms(made: Site, geometry: Mapping[str, Any]) -> dict[str, Worker]:
 
 def summarise(times: Mapping[str, Sequence[float]]) -> dict[str, Any]:
     """Medians and quartiles of times in milliseconds, and of ratios within rounds."""
-    milliseconds = {f"{arm}_ms": spread([1000 * second for second in found]) for arm, found in times.items()}
-    speedup = [theirs / ours for theirs, ours in zip(times["original"], times["ours"], strict=True)]
-    overhead = [ours / raw for ours, raw in zip(times["ours"], times["raw"], strict=True)]
     return {
-        **milliseconds,
-        "times_faster_than_original": spread(speedup),
-        "times_of_raw": spread(overhead),
-        "rounds": len(speedup),
+        **spread_in_ms(times),
+        "times_faster_than_original": spread_of_ratios(times["original"], times["ours"]),
+        "times_of_raw": spread_of_ratios(times["ours"], times["raw"]),
+        "rounds": len(times["ours"]),
     }
 
 

@@ -2,29 +2,18 @@
 
 import json
 import random
-import socket
 from pathlib import Path
 
 import pytest
 from disagg_operator.build.inputs import ClusterFacts
 from mooncake_store_connector.prepare import wait_for_store
+from router.programs import has_ipv6
 from unit.build.samples import build, container, engine, env_of, make
 
 from connector.processes import master
 from connector.stand_in import PAYLOAD, stand_in
 
 IN_AN_IPV6_CLUSTER = build(make(), ClusterFacts(ip_family="IPv6"))
-
-
-def has_ipv6() -> bool:
-    if not socket.has_ipv6:
-        return False
-    with socket.socket(socket.AF_INET6) as probe:
-        try:
-            probe.bind(("::1", 0))
-        except OSError:
-            return False
-    return True
 
 
 @pytest.mark.skipif(not has_ipv6(), reason="this kernel has no IPv6")

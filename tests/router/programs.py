@@ -62,6 +62,15 @@ def running(*programs: Program) -> Iterator[None]:
 _given: set[int] = set()
 
 
+def has_ipv6() -> bool:
+    """Whether this kernel lets programs listen on IPv6's loopback."""
+    try:
+        with socket.create_server(("::1", 0), family=socket.AF_INET6):
+            return True
+    except OSError:
+        return False
+
+
 def free_port(host: str = "127.0.0.1") -> int:
     """A port that is free now and was not given before. Below those that the kernel hands to clients (32768 and up)."""
     while True:

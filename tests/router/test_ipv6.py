@@ -1,21 +1,12 @@
 """Field case C44: in an IPv6 cluster clients and probes reach the front at the pod's only address."""
 
-import socket
 import sys
 
 import pytest
 
 from router.client import ask, new_client, prompt_of
-from router.programs import Program, eventually, free_port, running
+from router.programs import Program, eventually, free_port, has_ipv6, running
 from router.stack import Router, Stack
-
-
-def has_ipv6() -> bool:
-    try:
-        with socket.create_server(("::1", 0), family=socket.AF_INET6):
-            return True
-    except OSError:
-        return False
 
 
 @pytest.mark.skipif(not has_ipv6(), reason="this kernel has no IPv6")

@@ -31,25 +31,33 @@ def _listening() -> Iterator[int]:
         yield server.getsockname()[1]
 
 
+class _Quiet(http.server.BaseHTTPRequestHandler):
+    def log_message(self, *_: object) -> None:
+        return
+
+
+@contextmanager
+def _serving(handler: type[_Quiet]) -> Iterator[str]:
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
 @contextmanager
 def _health(ready: object) -> Iterator[str]:
-    class Handler(http.server.BaseHTTPRequestHandler):
+    class Handler(_Quiet):
         def do_GET(self) -> None:
             body = json.dumps({"service_ready": ready}).encode()
             self.send_response(200)
             self.end_headers()
             self.wfile.write(body)
 
-        def log_message(self, *_: object) -> None:
-            return
-
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}/health"
-    finally:
-        server.shutdown()
-        server.server_close()
+    with _serving(Handler) as url:
+        yield f"{url}/health"
 
 
 @pytest.mark.parametrize("address", ["10.0.0.5", "fd00::12"])
@@ -117,20 +125,12 @@ def test_what_was_tried_and_the_likely_cause_are_told() -> None:
 def _metadata() -> Iterator[str]:
     """What Mooncake's metadata service answers to a request without a key, and at other paths."""
 
-    class Handler(http.server.BaseHTTPRequestHandler):
+    class Handler(_Quiet):
         def do_GET(self) -> None:
             self.send_error(400 if self.path == "/metadata" else 404)
 
-        def log_message(self, *_: object) -> None:
-            return
-
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}"
-    finally:
-        server.shutdown()
-        server.server_close()
+    with _serving(Handler) as url:
+        yield url
 
 
 def test_a_metadata_service_is_asked_at_its_path() -> None:
