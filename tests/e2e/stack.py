@@ -20,6 +20,7 @@ def example(
     *,
     dtype: str = "bfloat16",
     decode_env: dict[str, str] | None = None,
+    engine_env: dict[str, str] | None = None,
     store: dict[str, str] | None = None,
 ) -> Manifest:
     """examples/smollm.yaml under another name and dtype; `store` changes its `spec.kvStore`."""
@@ -30,6 +31,7 @@ def example(
     resource["spec"]["kvStore"] |= store or {}
     if decode_env:
         resource["spec"]["decode"]["env"] = [{"name": k, "value": v} for k, v in decode_env.items()]
+    resource["spec"]["engine"]["env"] += [{"name": k, "value": v} for k, v in (engine_env or {}).items()]
     return resource
 
 
