@@ -5,6 +5,13 @@ from collections.abc import Iterator
 import pytest
 from demo.cluster import Cluster, open_cluster
 from demo.kubectl import Kubectl
+from e2e.long_results import LongResults
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Keep the results of a run with full counts."""
+    if config.getoption("--full-counts"):
+        config.pluginmanager.register(LongResults())
 
 
 @pytest.fixture(scope="session")
