@@ -76,12 +76,6 @@ def differences(plain: list[Generation], split: list[Generation]) -> list[Differ
     return found
 
 
-def is_repeated(parting: Difference, lone: Generation, other: Generation) -> bool:
-    """Whether another answer leaves the lone one at the same token, for the same token."""
-    said = lone.tokens[: parting.index]
-    return other.tokens[: parting.index + 1] == [*said, parting.found]
-
-
 def summary_of(found: list[Difference]) -> dict[str, float]:
     """How many answers differ, how many of them at exact ties, and how far the plain server was from a tie at most."""
     gaps = [round(one.gap, 4) for one in found]

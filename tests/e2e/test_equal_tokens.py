@@ -7,21 +7,21 @@ prompt's prefix in its own cache: each prompt is asked twice in a row, and the s
 the same. In bfloat16 not always: a tail computed alone is rounded in other places than one computed with its prefix.
 
 One at a time every token id must be equal, in both types. Batched bfloat16 differs from itself on one plain server too,
-where two tokens are close. The test records how often and how far, and lets the split model differ no further; then it
-asks a plain server again, in batches, and counts how often that says what the split model said.
+where two tokens are close. So the last test asks a plain server again and again, in batches, where the split model left
+its lone answer: most of what the split model said it says itself, and it goes as far from its lone answer.
 """
 
 import json
 import random
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import pytest
 from demo.client import CacheUse, cache_use, call
 from demo.cluster import ROOT, Cluster
 from demo.kubectl import wait_until
-from e2e.answers import Difference, Generation, differences, generate, is_repeated, summary_of
+from e2e.answers import Difference, Generation, differences, generate, summary_of
 from e2e.prompts import token_prompts, whole_block_tokens
 from e2e.stack import BLOCK, MODEL, Served, example, plain_server, serve
 
@@ -129,10 +129,10 @@ def test_answers_equal_a_plain_server(
         gaps = {"prompts": len(answers), "differ": summary_of(found), "plain_server_differs": summary_of(plain)}
         record(f"{phase}, {concurrency} at a time", dtype, uses | gaps)
     if dtype == "bfloat16" and concurrency > 1:
+        # Held against a plain server's own batches by the last test.
         partings += [one for one in found if one not in partings]
-        own = max((one.gap for one in plain), default=0.0)
-        found = [one for one in found if one.gap > own]
-    assert found == []
+    else:
+        assert found == []
     if concurrency > 1 and not full_counts:
         return  # What eight loads at a time bring in time depends on the machine; the full run is for calm ones.
     reused = use.store + (use.local if phase == "warm" else 0)
@@ -152,24 +152,32 @@ def test_a_plain_server_in_batches_says_what_the_split_model_said(
     assert split.condition("Ready")["status"] == "True"
     oracle = oracles[CONCURRENCIES[-1]]
     numbers = sorted({one.prompt for one in partings})
-    repeated: set[Difference] = set()
+    own = set(differences(oracle.generations, oracle.batched))
     with plain_server(cluster, NAMESPACE, example("plain", dtype=dtype, engine_env=DEV_MODE)) as url:
         for turn in range(ROUNDS):
-            if turn % 2 == 0:
-                reset_local_cache(url)
-            random.Random(turn).shuffle(numbers)
-            said = dict(
-                zip(numbers, generate(url, [oracle.prompts[one] for one in numbers], CONCURRENCIES[-1]), strict=True)
-            )
-            lone = oracle.generations
-            repeated |= {one for one in partings if is_repeated(one, lone[one.prompt], said[one.prompt])}
-    apart = [one for one in partings if one.gap > 0]
+            own |= ask_in_batches(url, oracle, numbers, turn)
     figures = {
-        "partings": len(partings),
-        "repeated": len(repeated),
-        "not_at_ties": len(apart),
-        "not_at_ties_repeated": len(repeated & set(apart)),
         "rounds": ROUNDS,
+        "split_model": among(partings, own),
+        "plain_server": summary_of(list(own)),
     }
     record("8 at a time, a plain server asked again in batches", dtype, figures)
-    assert 2 * len(repeated) >= len(partings), figures
+    assert 2 * len(own & set(partings)) >= len(partings), figures
+    assert max((one.gap for one in partings), default=0) <= max((one.gap for one in own), default=0), figures
+
+
+def ask_in_batches(url: str, oracle: Oracle, numbers: list[int], turn: int) -> set[Difference]:
+    """Where a plain server leaves its lone answers to these prompts, in the company that this turn gives them."""
+    if turn % 2 == 0:
+        reset_local_cache(url)
+    order = random.Random(turn).sample(numbers, len(numbers))
+    said = generate(url, [oracle.prompts[one] for one in order], CONCURRENCIES[-1])
+    lone = [oracle.generations[one] for one in order]
+    return {replace(one, prompt=order[one.prompt]) for one in differences(lone, said)}
+
+
+def among(partings: Sequence[Difference], own: set[Difference]) -> dict[str, float]:
+    """What there is to say of the split model's partings, and how many of them a plain server makes too."""
+    apart = [one for one in partings if one.gap > 0]
+    repeated = {"repeated": len(own & set(partings)), "not_at_ties_repeated": len(own & set(apart))}
+    return summary_of(list(partings)) | repeated
