@@ -24,10 +24,10 @@ class LongResults:
 
     def _keep(self, report: pytest.TestReport) -> None:
         """Write at once: a long run that is cut short keeps what it has seen."""
-        module, _, test = report.nodeid.rpartition("/")[2].partition("::")
+        file, _, test = report.nodeid.partition("::")
         results = json.loads(self.path.read_text()) if self.path.exists() else {}
         entry = {"commit": self.commit, "outcome": report.outcome, "seconds": round(report.duration)}
-        results.setdefault(module, {})[test] = entry
+        results.setdefault(Path(file).name, {})[test] = entry
         self.path.write_text(json.dumps(results, indent=2, sort_keys=True) + "\n")
 
 
