@@ -2,11 +2,12 @@
 
 import os
 import statistics
-import subprocess
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
+
+from results import read_commit
 
 ROOT: Final = Path(__file__).parents[1]
 RESULTS: Final = ROOT / "benchmarks" / "results"
@@ -43,9 +44,3 @@ def describe_run() -> dict[str, object]:
         "commit": read_commit(),
         "date": datetime.now(UTC).date().isoformat(),
     }
-
-
-def read_commit() -> str:
-    """The commit that is checked out."""
-    command = ["git", "-C", str(ROOT), "rev-parse", "--short", "HEAD"]
-    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()

@@ -7,7 +7,6 @@ connector plus a second. A full run's are kept in benchmarks/results/engines-und
 """
 
 import datetime
-import json
 import os
 import random
 import signal
@@ -17,6 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+from results import RESULTS, read_results, write_results
 
 from connector.environment import engine_environment
 from connector.faulty_store import FaultyStore
@@ -30,7 +30,7 @@ CASE = Case("gqa", 32)
 BATCH = 2
 # The limit of what a store may cost a request.
 FACTOR, PLUS_SECONDS = 2.0, 1.0
-_RESULTS = Path(__file__).parents[2] / "benchmarks" / "results" / "engines-under-faults.json"
+_RESULTS = RESULTS / "engines-under-faults.json"
 _SMALL = {"global_segment_size": "16Mi"}
 
 
@@ -197,12 +197,12 @@ def _check(name: str, stack: Stack, seen: Seen, requests: int) -> None:
 
 def _keep(name: str, report: dict[str, object]) -> None:
     """Beside what is kept of other faults, and never in place of a run with more prompts."""
-    kept = json.loads(_RESULTS.read_text()) if _RESULTS.exists() else {}
+    kept = read_results(_RESULTS)
     if kept.get(name, {}).get("requests", 0) <= len(report["seconds"]):  # type: ignore[arg-type]
         machine = {"cores": os.cpu_count(), "load": round(os.getloadavg()[0], 1)}
         date = datetime.datetime.now(datetime.UTC).date().isoformat()
         kept[name] = {**report, "machine": machine, "date": date}
-        _RESULTS.write_text(json.dumps(kept, indent=2, sort_keys=True) + "\n")
+        write_results(_RESULTS, kept)
 
 
 def test_without_a_master_from_the_start(stack: Stack, full_counts: bool) -> None:

@@ -1,19 +1,16 @@
 """What each end-to-end test came to in a run with full counts: outcome, seconds, and the commit that was tested."""
 
-import json
 import subprocess
 from pathlib import Path
 
 import pytest
-from demo.cluster import ROOT
-
-RESULTS = ROOT / "benchmarks" / "results" / "e2e-long.json"
+from results import RESULTS, read_commit, read_git, read_results, write_results
 
 
 class LongResults:
     """A pytest plugin that keeps one entry for each test, by module. A later run replaces what it ran again."""
 
-    def __init__(self, path: Path = RESULTS) -> None:
+    def __init__(self, path: Path = RESULTS / "e2e-long.json") -> None:
         self.path = path
         self.commit = _commit()
 
@@ -25,18 +22,16 @@ class LongResults:
     def _keep(self, report: pytest.TestReport) -> None:
         """Write at once: a long run that is cut short keeps what it has seen."""
         file, _, test = report.nodeid.partition("::")
-        results = json.loads(self.path.read_text()) if self.path.exists() else {}
+        results = read_results(self.path)
         entry = {"commit": self.commit, "outcome": report.outcome, "seconds": round(report.duration)}
         results.setdefault(Path(file).name, {})[test] = entry
-        self.path.write_text(json.dumps(results, indent=2, sort_keys=True) + "\n")
+        write_results(self.path, results)
 
 
 def _commit() -> str:
     """The commit that is checked out, marked when more than results differs from it; empty outside a git checkout."""
-    changed = _git("status", "--porcelain", "--", ":/", ":!/benchmarks/results")
-    return _git("rev-parse", "--short", "HEAD") + ("-dirty" if changed else "")
-
-
-def _git(*arguments: str) -> str:
-    done = subprocess.run(["git", "-C", str(ROOT), *arguments], capture_output=True, text=True, check=False)
-    return done.stdout.strip()
+    try:
+        changed = read_git("status", "--porcelain", "--", ":/", ":!/benchmarks/results")
+        return read_commit() + ("-dirty" if changed else "")
+    except subprocess.CalledProcessError:
+        return ""

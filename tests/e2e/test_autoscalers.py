@@ -21,6 +21,7 @@ from demo.kubectl import Manifest, condition, wait_until
 from e2e import autoscalers, load
 from e2e.audit import Mutation, mutations
 from e2e.stack import MODEL, READY_TIMEOUT, Served, example, serve
+from results import RESULTS, read_results, write_results
 
 pytestmark = pytest.mark.long
 NAMESPACE, NAME = "e2e-autoscalers", "scaled"
@@ -149,11 +150,11 @@ def current_metrics(served: Served, autoscaler: str) -> list[Manifest]:
 
 def record(name: str, programs: tuple[str, ...], figures: dict[str, Any]) -> None:
     """Keep the figures of a full run, with the versions of what took part."""
-    path = ROOT / "benchmarks" / "results" / "e2e-autoscalers.json"
-    results = json.loads(path.read_text()) if path.exists() else {}
+    path = RESULTS / "e2e-autoscalers.json"
+    results = read_results(path)
     versions = {program: binaries.pinned_version(program) for program in programs}
     results[name] = {**figures, "versions": versions}
-    path.write_text(json.dumps(results, indent=2, sort_keys=True) + "\n")
+    write_results(path, results)
 
 
 def tell(seen: list[tuple[int, Sight]]) -> list[dict[str, Any]]:

@@ -11,7 +11,6 @@ where two tokens are close. So the last test asks a plain server again and again
 its lone answer: most of what the split model said it says itself, and it goes as far from its lone answer.
 """
 
-import json
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -19,11 +18,12 @@ from typing import Any
 
 import pytest
 from demo.client import CacheUse, cache_use, call
-from demo.cluster import ROOT, Cluster
+from demo.cluster import Cluster
 from demo.kubectl import wait_until
 from e2e.answers import Difference, Generation, differences, generate, summary_of
 from e2e.prompts import token_prompts, whole_block_tokens
 from e2e.stack import BLOCK, MODEL, Served, example, plain_server, serve
+from results import RESULTS, read_results, write_results
 
 NAMESPACE = "e2e-equal"
 
@@ -99,10 +99,10 @@ def partings(dtype: str) -> list[Difference]:
 
 def record(name: str, dtype: str, figures: dict[str, Any]) -> None:
     """Keep the figures of a full run."""
-    path = ROOT / "benchmarks" / "results" / "e2e-equal-tokens.json"
-    results = json.loads(path.read_text()) if path.exists() else {}
+    path = RESULTS / "e2e-equal-tokens.json"
+    results = read_results(path)
     results[f"{dtype} {name}"] = figures
-    path.write_text(json.dumps(results, indent=2, sort_keys=True) + "\n")
+    write_results(path, results)
 
 
 # Phase by phase for one set of prompts, then the other set: the store has room for one.
