@@ -1,7 +1,7 @@
 """Greedy answers with their logprobs, and where two answers to the same prompts part."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -76,7 +76,7 @@ def differences(plain: list[Generation], split: list[Generation]) -> list[Differ
     return found
 
 
-def summary_of(found: list[Difference]) -> dict[str, float]:
+def summary_of(found: Iterable[Difference]) -> dict[str, float]:
     """How many answers differ, how many of them at exact ties, and how far the plain server was from a tie at most."""
     gaps = [round(one.gap, 4) for one in found]
     return {"answers": len(gaps), "at_ties": gaps.count(0), "largest_gap": max(gaps, default=0)}
