@@ -78,16 +78,16 @@ def wait_segments(served: Served) -> list[str]:
 def of_each(served: Served, full_counts: bool) -> Iterator[int]:
     """How many pods of each role there are: with full counts two, for one test."""
     count = 2 if full_counts else 1
-    resize(served, count)
+    resize(served, prefill=count, decode=count)
     yield count
-    resize(served, 1)
+    resize(served, prefill=1, decode=1)
 
 
-def resize(served: Served, count: int) -> None:
-    """Give both roles so many pods, and wait until all others are gone."""
-    served.edit(prefill={"replicas": count}, decode={"replicas": count})
+def resize(served: Served, **counts: int) -> None:
+    """Give roles so many pods, and wait until all others are gone."""
+    served.edit(**{role: {"replicas": count} for role, count in counts.items()})
     served.wait_for("Ready", "True")
-    for role in ("prefill", "decode"):
+    for role, count in counts.items():
         wait_gone(served, role, count)
 
 
@@ -166,9 +166,7 @@ def test_decode_to_zero_and_back_a_second_later(served: Served, full_counts: boo
         served.wait_for("Ready", "True")
         assert failures(ask(served.url(), range(3000 + 10 * turn, 3004 + 10 * turn))) == []
     assert restarts(served.pods("router")) == routers
-    served.edit(decode={"replicas": 1})
-    served.wait_for("Ready", "True")
-    wait_gone(served, "decode", 1)
+    resize(served, decode=1)
     wait_segments(served)
 
 
@@ -217,9 +215,7 @@ def test_two_routers_agree_on_what_comes_and_goes(served: Served, full_counts: b
         wait_until(lambda url=url: reaches_all(served, url), timeout=60, what=f"router {number} uses both decodes")  # type: ignore[misc]
         assert failures(ask(url, range(first, first + each))) == []
     assert restarts(served.pods("router")) == before, "none was started again"
-    served.edit(router={"replicas": 1}, decode={"replicas": 1})
-    served.wait_for("Ready", "True")
-    wait_gone(served, "decode", 1)
+    resize(served, router=1, decode=1)
 
 
 def reaches_all(served: Served, router: str) -> bool:
