@@ -487,7 +487,7 @@ def _config(name: str, options: dict[str, Any]) -> Any:
         skip_tokenizer_init=True,
         max_model_len=8192,
         block_size=BLOCK,
-        max_num_seqs=8,
+        max_num_seqs=options.get("at_once", 8),
         max_num_batched_tokens=options.get("step_tokens", 512),
         kv_transfer_config=transfer,
         disable_hybrid_kv_cache_manager=False,

@@ -7,6 +7,7 @@ of KV that its steps read was.
 import os
 import random
 import signal
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -225,6 +226,40 @@ def test_a_killed_agent_has_a_successor(pair: Pair) -> None:
     answer = pair.two.complete(prompt, 3, prefill(pair.one, prompt))
     assert is_right(answer, prompt, 3)
     assert answer.external == loadable(prompt)
+
+
+def test_kv_in_memory_is_held_for_as_long_as_a_full_engine_keeps_its_request_queued(pair: Pair) -> None:
+    prompts = [new_prompt(300) for _ in range(3)]
+    params = [prefill(pair.one, prompt) for prompt in prompts]
+    with other_engine(pair, at_once=1, extra={"wait_ms": 300}) as engine:
+        names = [engine.add(prompt, 10, told) for prompt, told in zip(prompts, params, strict=True)]
+        engine.step_until("the last one to be in memory", lambda: engine("stage", names[-1]) == "ready")
+        time.sleep(11)
+        engine.run()
+        answers = [engine.answer(name) for name in names]
+        assert all(is_right(answer, prompt, 10) for answer, prompt in zip(answers, prompts, strict=True))
+        assert [answer.external for answer in answers] == [loadable(prompt) for prompt in prompts]
+
+
+def test_time_in_the_queue_of_a_full_engine_is_no_wait_for_kv(pair: Pair) -> None:
+    prompt = new_prompt(300)
+    params = prefill(pair.one, prompt)
+    with other_engine(pair, at_once=1, extra={"wait_ms": 300}) as engine:
+        # From now on a prompt that nothing was promised of waits for milliseconds.
+        engine.complete(new_prompt(STEP))
+        os.kill(engine.agent, signal.SIGSTOP)
+        try:
+            first, second = engine.add(new_prompt(100), 10), engine.add(prompt, 3, params)
+            engine.step_until("the first one to run", lambda: engine("stage", first) == "running")
+            time.sleep(0.5)
+            engine.step_until("the first one to end", lambda: engine("stage", first) == "over")
+            engine("step")
+        finally:
+            os.kill(engine.agent, signal.SIGCONT)
+        engine.run()
+        answer = engine.answer(second)
+        assert is_right(answer, prompt, 3)
+        assert answer.external == loadable(prompt)
 
 
 def test_an_agent_that_hangs_is_waited_for_once(pair: Pair) -> None:

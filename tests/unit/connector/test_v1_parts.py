@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from mooncake_store_connector.counters import Counters
 from mooncake_store_connector.problems import ConfigError
-from mooncake_store_connector.v1.budget import Pace
+from mooncake_store_connector.v1.budget import Pace, Wait
 from mooncake_store_connector.v1.families import FAMILIES, family_of
 from mooncake_store_connector.v1.ring import Ring
 from mooncake_store_connector.v1.settings import read_settings
@@ -71,6 +71,15 @@ def test_a_request_waits_no_longer_than_half_its_computation() -> None:
     assert pace.budget(10_000, 1.0) == 1.0
     pace.step(0, now=900.0)
     assert pace.budget(1000, 1.0) == 0.5, "an idle time is no step"
+
+
+def test_only_time_that_kv_takes_is_a_wait() -> None:
+    wait = Wait(1.0, now=10.0, step=4)
+    assert not wait.is_over(10.5, step=4), "asked again in the same step"
+    assert not wait.is_over(30.0, step=9), "the engine was full meanwhile"
+    assert not wait.is_over(30.4, step=10)
+    assert wait.is_over(30.5, step=11)
+    assert wait.is_over(50.0, step=20), "it is not renewed"
 
 
 def test_other_weights_have_another_fingerprint(tmp_path: Path) -> None:

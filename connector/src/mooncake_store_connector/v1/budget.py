@@ -1,6 +1,6 @@
 """How long a request may wait for KV: never longer than half of what computing it would take, nor than a limit.
 
-Pure: time is given by the caller.
+Only time in which nothing else holds a request up counts as its wait. Pure: time is given by the caller.
 """
 
 from dataclasses import dataclass
@@ -33,3 +33,24 @@ class Pace:
         if not self.tokens_per_second:
             return limit
         return min(limit, 0.5 * tokens / self.tokens_per_second)
+
+
+@dataclass
+class Wait:
+    """One request's wait for KV, from the first time that the engine would take it. Never renewed."""
+
+    allowed: float
+    """Seconds in all."""
+    now: float
+    step: int
+    _spent: float = 0.0
+
+    def is_over(self, now: float, step: int) -> bool:
+        """Whether the request has waited long enough, when the engine would take it in step number `step`.
+
+        A step that did not ask for it had no place for it: it would have waited through that one without KV as well.
+        """
+        if step - self.step <= 1:
+            self._spent += now - self.now
+        self.now, self.step = now, step
+        return self._spent >= self.allowed

@@ -18,7 +18,7 @@ from mooncake_store_connector.agent.channel import Channel, ChannelClosedError
 from mooncake_store_connector.counters import Counters
 from mooncake_store_connector.groups import Shape
 from mooncake_store_connector.handoff import Hint, build_hint, build_params, is_asked_for, read_hint, tokens_to_wait_for
-from mooncake_store_connector.v1.budget import Pace
+from mooncake_store_connector.v1.budget import Pace, Wait
 from mooncake_store_connector.v1.events import Events, Words
 from mooncake_store_connector.v1.plans import LoadPlan, SavePlan, StepPlan
 from mooncake_store_connector.v1.settings import Settings
@@ -26,7 +26,6 @@ from mooncake_store_connector.v1.settings import Settings
 logger = logging.getLogger("vllm.mooncake_store_connector")
 
 _RECONNECT_SECONDS: Final = 0.2
-_HOLD_SECONDS: Final = 10.0
 # An agent that has said nothing for so long since it was asked hangs. A busy one may be slower than a short budget.
 _SILENT_SECONDS: Final = 0.5
 _ENDED: Final = ("FINISHED_STOPPED", "FINISHED_LENGTH_CAPPED")
@@ -34,17 +33,17 @@ _ENDED: Final = ("FINISHED_STOPPED", "FINISHED_LENGTH_CAPPED")
 
 @dataclass
 class _Prompt:
-    """A request that may still be offered KV. Times are a monotonic clock's seconds."""
+    """A request that may still be offered KV."""
 
     request: Any
     hashes_total: int
     hashes_sent: int = 0
     promised: int = 0
-    deadline: float | None = None
+    wait: Wait | None = None
     wanted_from: int = 0
     offered_at: int = 0
     ready: int | None = None
-    ready_since: float = 0.0
+    """So many tokens are proven and in host memory, for as long as the request is queued; None while they load."""
     slots: dict[tuple[int, int], int] = field(default_factory=dict)
 
 
@@ -71,6 +70,7 @@ class StoreScheduler:
         self._loads_wanted = role != "kv_producer"
         self._saves_wanted = role != "kv_consumer"
         self._pace = Pace()
+        self._steps = 0
         self._channel: Channel | None = None
         self._next_connect = 0.0
         self._state = m.State(is_usable=False, why="the agent is not there yet", namespace="", agent="")
@@ -122,14 +122,14 @@ class StoreScheduler:
         self._poll()
         if self._prompts.get(request.request_id) is not prompt:
             return 0
-        if prompt.deadline is None:
-            prompt.deadline = now + self._budget(prompt, request.num_tokens - computed)
+        if prompt.wait is None:
+            prompt.wait = Wait(self._budget(prompt, request.num_tokens - computed), now, self._steps)
             prompt.wanted_from = computed
             self._send(m.Want(request.request_id, computed))
         self._send_more(prompt)
         if prompt.ready is not None:
-            return self._offer(prompt, computed, now)
-        if now >= prompt.deadline:
+            return self._offer(prompt, computed)
+        if prompt.wait.is_over(now, self._steps):
             self._counters.add("waits_over_budget")
             # An agent that says nothing at all hangs: nobody else shall wait for it.
             self._is_silent = self._hangs(now)
@@ -147,10 +147,10 @@ class StoreScheduler:
         limit = self._settings.wait_ms / 1000
         return limit if prompt.promised else self._pace.budget(tokens, limit)
 
-    def _offer(self, prompt: _Prompt, computed: int, now: float) -> int:
+    def _offer(self, prompt: _Prompt, computed: int) -> int:
         beyond = (prompt.ready or 0) - computed
         # The engine's own cache may have lost blocks since the load began: those before it were not asked for.
-        if beyond <= 0 or computed < prompt.wanted_from or now - prompt.ready_since > _HOLD_SECONDS:
+        if beyond <= 0 or computed < prompt.wanted_from:
             self._drop(prompt.request.request_id)
             return 0
         prompt.offered_at = computed
@@ -187,6 +187,7 @@ class StoreScheduler:
 
     def plan_step(self, output: Any) -> StepPlan:
         """What the workers are to do in the step that `output` describes."""
+        self._steps += 1
         self._pace.step(output.total_num_scheduled_tokens, time.monotonic())
         self._poll()
         loads, self._loads = self._loads, []
@@ -408,7 +409,7 @@ class StoreScheduler:
                     prompt.slots.update(zip(zip(groups, blocks, strict=True), slots, strict=True))
             case m.Ready(request, tokens):
                 if (prompt := self._prompts.get(request)) is not None:
-                    prompt.ready, prompt.ready_since = tokens, time.monotonic()
+                    prompt.ready = tokens
             case m.Kept() | m.Gone() | m.AllGone():
                 if self._events is not None:
                     self._events.hear(message)
