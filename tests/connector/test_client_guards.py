@@ -143,7 +143,7 @@ def test_a_look_for_a_prompt_gives_few_of_its_blocks_a_lease(tmp_path: Path) -> 
 def test_a_store_that_is_full_takes_nothing_and_costs_no_slot(tmp_path: Path) -> None:
     hashes, payloads = blocks(SAVE_SLOTS)
     with site(tmp_path, "-default_kv_lease_ttl=600000", global_segment_size="16Mi") as on:
-        assert _fill(on.other) == FULL
+        assert fill(on.other) == FULL
         on.one.save(hashes, payloads)
         on.one.wait("a drop", lambda: on.one.totals.get("drops_full", 0) > 0)
         # Each slot is free again, or this would wait for ever.
@@ -153,7 +153,7 @@ def test_a_store_that_is_full_takes_nothing_and_costs_no_slot(tmp_path: Path) ->
         on.one.wait("saves to succeed", lambda: saves(on.one, (hashes, payloads)))
 
 
-def _fill(other: Client) -> int:
+def fill(other: Client) -> int:
     """Put objects until nothing fits between them, and see that none can be evicted. The last code."""
     code = 0
     for size in (1 << 20, 1 << 16, SIZE):

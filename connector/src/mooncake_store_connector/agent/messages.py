@@ -128,13 +128,17 @@ class AllGone(_Message, frozen=True):
 
 
 class State(_Message, frozen=True):
-    """Whether the store can be used now, and if not, why. `agent` tells one agent's life from the next."""
+    """Whether the store can be used now, and if not, why. `agent` tells one agent's life from the next.
+
+    `is_full`: it had no room for what was last put.
+    """
 
     is_usable: bool
     why: str
     namespace: str
     agent: str
     epoch: int = 0
+    is_full: bool = False
 
 
 class Stored(_Message, frozen=True):

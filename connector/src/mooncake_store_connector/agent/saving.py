@@ -48,7 +48,10 @@ class Job:
 
 
 class Saver:
-    """One thread that stores jobs in order. `freed(rank, count)` is called for each job, whatever became of it."""
+    """One thread that stores jobs in order.
+
+    `freed(rank, count)` is called for each job, whatever became of it; `changed()` when `is_full` has changed.
+    """
 
     def __init__(
         self,
@@ -57,12 +60,15 @@ class Saver:
         ledger: Ledger,
         counters: Counters,
         freed: Callable[[int, int], None],
+        changed: Callable[[], None],
     ) -> None:
         self._link = link
         self._bad = bad
         self._ledger = ledger
         self._counters = counters
         self._freed = freed
+        self._changed = changed
+        self._is_full = False
         self._jobs: deque[Job] = deque()
         self._ready = threading.Condition()
         self._full_until = 0.0
@@ -76,6 +82,11 @@ class Saver:
         with self._ready:
             self._jobs.append(job)
             self._ready.notify()
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the store had no room for what was last put."""
+        return self._is_full
 
     @property
     def depth(self) -> int:
@@ -150,8 +161,12 @@ class Saver:
                 self._bad.clear(piece.key)
             else:
                 self._counters.add(f"drops_{outcome.value}")
-        if Outcome.FULL in outcomes:
+        is_full = Outcome.FULL in outcomes
+        if is_full:
             self._full_until = time.monotonic() + _FULL_PAUSE_SECONDS
+        if is_full is not self._is_full:
+            self._is_full = is_full
+            self._changed()
 
 
 def _size(pieces: Sequence[Piece]) -> int:

@@ -267,7 +267,12 @@ class Server:
             shape,
             Lookups(link, names, *notes, lambda found: self._post(partial(self._looked_up, found))),
             Loader(link, names, arenas, [one.payloads for one in hellos], *notes),
-            Saver(link, *notes, lambda rank, count: self._post(partial(self._saved, rank, count))),
+            Saver(
+                link,
+                *notes,
+                freed=lambda rank, count: self._post(partial(self._saved, rank, count)),
+                changed=lambda: self._post(self._tell_state),
+            ),
             ThreadPoolExecutor(_LOAD_THREADS, thread_name_prefix="store-load", initializer=give_way),
         )
         link.start()
@@ -476,7 +481,9 @@ class Server:
             state = m.State(is_usable=False, why="not all ranks are here", namespace="", agent=self._id)
         else:
             link = engine.link
-            state = m.State(link.is_usable, link.why, engine.names.namespace, self._id, link.epoch)
+            state = m.State(
+                link.is_usable, link.why, engine.names.namespace, self._id, link.epoch, engine.saver.is_full
+            )
         for channel in (self._scheduler, *self._workers.values()):
             self._send(channel, state)
 

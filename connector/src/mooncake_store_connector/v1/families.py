@@ -18,6 +18,7 @@ FAMILIES: Final = {
     "drops_": ("drops", "Blocks that were not stored, by reason."),
     "poison_removed": ("poison_removed", "Objects that could never be right and were removed."),
     "promises_broken": ("promises_broken", "Prompts whose KV did not come in time although prefill had promised it."),
+    "promises_withheld": ("promises_withheld", "Answers without a promise, since the store was full."),
     "waits_over_budget": ("waits_over_budget", "Requests that were computed because the store took too long."),
     "loads_cut_by_memory": ("loads_cut_by_memory", "Prefixes that were loaded in part, for want of host memory."),
     "breaker_opened": ("breaker_opened", "Times that the store stopped answering."),

@@ -327,6 +327,10 @@ class StoreScheduler:
         # What carries a hint asks for none: it is decode's leg, and its answer goes to a client.
         if not (self._saves_wanted and self._state.is_usable and ended and is_asked_for(params)) or read_hint(params):
             return None
+        # A full store takes it or not. Decode looks for itself, and waits for nothing that may never come.
+        if self._state.is_full:
+            self._counters.add("promises_withheld")
+            return None
         tokens = min(request.num_prompt_tokens, request.num_computed_tokens)
         tokens = tokens if kept is None else min(tokens, kept)
         return build_hint(
@@ -433,5 +437,5 @@ class StoreScheduler:
                 self._drop(name)
         if state.is_usable and not was.is_usable:
             logger.info("KV is shared in the namespace %s", state.namespace)
-        elif was.is_usable:
+        elif was.is_usable and not state.is_usable:
             logger.warning("Serving without shared KV: %s", state.why)

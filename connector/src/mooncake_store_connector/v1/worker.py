@@ -220,7 +220,7 @@ class StoreWorker:
 
     def _take(self, message: m.Message) -> None:
         match message:
-            case m.State(is_usable, _, _, agent, epoch):
+            case m.State(is_usable, _, _, agent, epoch, _):
                 self._is_usable = is_usable
                 self._epoch = max(self._epoch, epoch)
                 self._remember(agent)
