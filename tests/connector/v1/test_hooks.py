@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from connector.processes import master
+from connector.processes import Process, master
 from connector.test_agent import config_file
 from connector.v0.programs import CallFailed, Worker
 from connector.v1.chain import WRONG_TOKEN, continue_prompt
@@ -37,18 +37,24 @@ class Pair:
 
 
 @pytest.fixture(scope="module")
-def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Worker]:
+def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[int, Process]]:
+    """A master: its port and its program."""
+    with master(tmp_path_factory.mktemp("store") / "master.log") as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def bench(tmp_path_factory: pytest.TempPathFactory, store: tuple[int, Process]) -> Iterator[Worker]:
     """One program for all engines: loading vLLM takes longer than all that they do."""
     folder = tmp_path_factory.mktemp("hooks")
-    with master(folder / "master.log") as (port, _):
-        # Room for 128 blocks in each direction.
-        config = config_file(folder, port, local_buffer_size="1Mi")
-        env = {"MOONCAKE_CONFIG_PATH": str(config), "PYTHONHASHSEED": "0"}
-        started = Worker("hooks", folder / "engines.log", env, script=SCRIPT)
-        try:
-            yield started
-        finally:
-            started.stop()
+    # Room for 128 blocks in each direction.
+    config = config_file(folder, store[0], local_buffer_size="1Mi")
+    env = {"MOONCAKE_CONFIG_PATH": str(config), "PYTHONHASHSEED": "0"}
+    started = Worker("hooks", folder / "engines.log", env, script=SCRIPT)
+    try:
+        yield started
+    finally:
+        started.stop()
 
 
 @pytest.fixture(scope="module", params=["Scheduler", "AsyncScheduler"])
@@ -260,6 +266,35 @@ def test_time_in_the_queue_of_a_full_engine_is_no_wait_for_kv(pair: Pair) -> Non
         answer = engine.answer(second)
         assert is_right(answer, prompt, 3)
         assert answer.external == loadable(prompt)
+
+
+@pytest.mark.parametrize("lost", ["agent", "master"])
+def test_queued_requests_are_asked_anew_when_the_store_is_back(
+    pair: Pair, store: tuple[int, Process], lost: str
+) -> None:
+    """One was loading or in memory, one comes while the store is lost. Both have their turn after that."""
+    prompts = [new_prompt(300) for _ in range(2)]
+    params = [prefill(pair.one, prompt) for prompt in prompts]
+    with other_engine(pair, at_once=1, blocks=300) as engine:
+        running = engine.add(new_prompt(50), 4000)
+        engine.step_until("the first one to run", lambda: engine("stage", running) == "running")
+        early = engine.add(prompts[0], 3, params[0])
+        if lost == "agent":
+            os.kill(engine.agent, signal.SIGKILL)
+        else:
+            store[1].send(signal.SIGSTOP)
+        engine.wait_usable(False)
+        late = engine.add(prompts[1], 3, params[1])
+        if lost == "master":
+            store[1].send(signal.SIGCONT)
+        for one in (pair.one, pair.two, engine):
+            one.wait_usable()
+        assert engine("stage", running) == "running"
+        engine("abort", running)
+        engine.run()
+        answers = [engine.answer(name) for name in (early, late)]
+        assert all(is_right(answer, prompt, 3) for answer, prompt in zip(answers, prompts, strict=True))
+        assert [answer.external for answer in answers] == [loadable(prompt) for prompt in prompts]
 
 
 def test_an_agent_that_hangs_is_waited_for_once(pair: Pair) -> None:

@@ -37,10 +37,13 @@ class _Prompt:
 
     request: Any
     hashes_total: int
+    asks: int = 0
+    """How often the agent was asked. Answers name the ask: those to an earlier one are of no use."""
+    is_asked: bool = False
     hashes_sent: int = 0
     promised: int = 0
     wait: Wait | None = None
-    wanted_from: int = 0
+    wanted_from: int | None = None
     offered_at: int = 0
     ready: int | None = None
     """So many tokens are proven and in host memory, for as long as the request is queued; None while they load."""
@@ -97,13 +100,19 @@ class StoreScheduler:
             self._saving[request.request_id] = _Saving(request)
         total = min(self._shape.usable(request.num_tokens) // self._shape.hash_tokens, len(request.block_hashes))
         is_barred = not self._loads_wanted or getattr(request, "skip_reading_prefix_cache", False)
-        if not self._may_ask or total <= 0 or is_barred:
+        if total <= 0 or is_barred:
             return
-        prompt = _Prompt(request, total, promised=self._promised(request))
-        self._prompts[request.request_id] = prompt
-        first = self._slice(prompt)
-        seconds = self._budget(prompt, request.num_tokens)
-        self._send(m.Ask(request.request_id, total, prompt.promised, seconds, first))
+        prompt = self._prompts[request.request_id] = _Prompt(request, total)
+        if self._may_ask:
+            self._ask(prompt)
+
+    def _ask(self, prompt: _Prompt) -> None:
+        """Ask the agent, for the first time or because it lost the store or was another one the last time."""
+        request = prompt.request
+        prompt.asks, prompt.is_asked, prompt.hashes_sent = prompt.asks + 1, True, 0
+        prompt.promised = self._promised(request)
+        first, seconds = self._slice(prompt), self._budget(prompt, request.num_tokens)
+        self._send(m.Ask(_ticket(prompt), prompt.hashes_total, prompt.promised, seconds, first))
         if self._unanswered_since is None:
             self._unanswered_since = time.monotonic()
 
@@ -120,12 +129,16 @@ class StoreScheduler:
             return 0
         now = time.monotonic()
         self._poll()
-        if self._prompts.get(request.request_id) is not prompt:
-            return 0
+        if not prompt.is_asked:
+            if not self._may_ask:
+                self._drop(request.request_id)
+                return 0
+            self._ask(prompt)
         if prompt.wait is None:
             prompt.wait = Wait(self._budget(prompt, request.num_tokens - computed), now, self._steps)
+        if prompt.wanted_from is None:
             prompt.wanted_from = computed
-            self._send(m.Want(request.request_id, computed))
+            self._send(m.Want(_ticket(prompt), computed))
         self._send_more(prompt)
         if prompt.ready is not None:
             return self._offer(prompt, computed)
@@ -147,12 +160,15 @@ class StoreScheduler:
         limit = self._settings.wait_ms / 1000
         return limit if prompt.promised else self._pace.budget(tokens, limit)
 
-    def _offer(self, prompt: _Prompt, computed: int) -> int:
+    def _offer(self, prompt: _Prompt, computed: int) -> int | None:
         beyond = (prompt.ready or 0) - computed
-        # The engine's own cache may have lost blocks since the load began: those before it were not asked for.
-        if beyond <= 0 or computed < prompt.wanted_from:
+        if beyond <= 0:
             self._drop(prompt.request.request_id)
             return 0
+        if computed < (prompt.wanted_from or 0):
+            # The engine's own cache has lost blocks since the load began. They were not asked for.
+            self._put_off(prompt)
+            return None
         prompt.offered_at = computed
         return beyond
 
@@ -183,7 +199,7 @@ class StoreScheduler:
             saving.stored = max(saving.stored, tokens)
         self._counters.add("loaded_tokens", tokens - prompt.offered_at)
         del self._prompts[name]
-        self._send(m.HandOver(name))
+        self._send(m.HandOver(_ticket(prompt)))
 
     def plan_step(self, output: Any) -> StepPlan:
         """What the workers are to do in the step that `output` describes."""
@@ -348,11 +364,22 @@ class StoreScheduler:
     def _send_more(self, prompt: _Prompt) -> None:
         """One more slice of a long prompt's hashes: in slices, they hold up no step."""
         if prompt.hashes_sent < prompt.hashes_total:
-            self._send(m.More(prompt.request.request_id, self._slice(prompt)))
+            self._send(m.More(_ticket(prompt), self._slice(prompt)))
 
     def _drop(self, name: str) -> None:
-        self._prompts.pop(name, None)
-        self._send(m.Drop(name))
+        if (prompt := self._prompts.pop(name, None)) is not None and prompt.is_asked:
+            self._send(m.Drop(_ticket(prompt)))
+
+    def _put_off(self, prompt: _Prompt) -> None:
+        """Ask again when the engine would take the request, if the store can be used then. The queue may be long."""
+        self._send(m.Drop(_ticket(prompt)))
+        prompt.is_asked, prompt.wanted_from, prompt.ready = False, None, None
+        prompt.slots.clear()
+
+    def _asked(self, ticket: str) -> _Prompt | None:
+        """The prompt that the agent speaks of; None when that is over, or was asked anew since."""
+        prompt = self._prompts.get(ticket.rpartition("/")[0])
+        return prompt if prompt is not None and prompt.is_asked and _ticket(prompt) == ticket else None
 
     def _send(self, message: m.Message) -> None:
         if self._channel is not None:
@@ -393,7 +420,8 @@ class StoreScheduler:
         except ChannelClosedError as error:
             channel.close()
             self._channel = None
-            self._prompts.clear()
+            for prompt in self._prompts.values():
+                self._put_off(prompt)
             self._agent_totals = {}
             if self._events is not None:
                 # The memory that it lent is gone, and most of what it stored lay there.
@@ -405,14 +433,14 @@ class StoreScheduler:
         match message:
             case m.State():
                 self._set_state(message)
-            case m.Stored(request, tokens):
-                if (saving := self._saving.get(request)) is not None:
+            case m.Stored(ticket, tokens):
+                if (saving := self._saving.get(ticket.rpartition("/")[0])) is not None:
                     saving.stored = max(saving.stored, tokens)
-            case m.Slots(request, groups, blocks, slots):
-                if (prompt := self._prompts.get(request)) is not None:
+            case m.Slots(ticket, groups, blocks, slots):
+                if (prompt := self._asked(ticket)) is not None:
                     prompt.slots.update(zip(zip(groups, blocks, strict=True), slots, strict=True))
-            case m.Ready(request, tokens):
-                if (prompt := self._prompts.get(request)) is not None:
+            case m.Ready(ticket, tokens):
+                if (prompt := self._asked(ticket)) is not None:
                     prompt.ready = tokens
             case m.Kept() | m.Gone() | m.AllGone():
                 if self._events is not None:
@@ -433,9 +461,15 @@ class StoreScheduler:
                 state = msgspec.structs.replace(state, is_usable=False, why="reset")
         self._state = state
         if not state.is_usable:
-            for name in [name for name, prompt in self._prompts.items() if prompt.ready is None]:
-                self._drop(name)
+            for prompt in self._prompts.values():
+                if prompt.is_asked and prompt.ready is None:
+                    self._put_off(prompt)
         if state.is_usable and not was.is_usable:
             logger.info("KV is shared in the namespace %s", state.namespace)
         elif was.is_usable and not state.is_usable:
             logger.warning("Serving without shared KV: %s", state.why)
+
+
+def _ticket(prompt: _Prompt) -> str:
+    """What the agent calls a prompt."""
+    return f"{prompt.request.request_id}/{prompt.asks}"
