@@ -109,7 +109,7 @@ class StoreScheduler:
     def _ask(self, prompt: _Prompt) -> None:
         """Ask the agent, for the first time or because it lost the store or was another one the last time."""
         request = prompt.request
-        prompt.asks, prompt.is_asked, prompt.hashes_sent = prompt.asks + 1, True, 0
+        prompt.asks, prompt.is_asked, prompt.wanted_from, prompt.hashes_sent = prompt.asks + 1, True, None, 0
         prompt.promised = self._promised(request)
         first, seconds = self._slice(prompt), self._budget(prompt, request.num_tokens)
         self._send(m.Ask(_ticket(prompt), prompt.hashes_total, prompt.promised, seconds, first))
@@ -373,7 +373,7 @@ class StoreScheduler:
     def _put_off(self, prompt: _Prompt) -> None:
         """Ask again when the engine would take the request, if the store can be used then. The queue may be long."""
         self._send(m.Drop(_ticket(prompt)))
-        prompt.is_asked, prompt.wanted_from, prompt.ready = False, None, None
+        prompt.is_asked, prompt.ready = False, None
         prompt.slots.clear()
 
     def _asked(self, ticket: str) -> _Prompt | None:
