@@ -9,6 +9,7 @@ the same. In bfloat16 not always: a tail computed alone is rounded in other plac
 One at a time every token id must be equal, in both types. Batched bfloat16 differs from itself on one plain server too,
 where two tokens are close. So the last test asks a plain server again and again, in batches, where the split model left
 its lone answer: most of what the split model said it says itself, and it goes as far from its lone answer.
+`test_equal_at_once.py` takes the batches away: there bfloat16 must be equal with eight requests at once as well.
 """
 
 import random
